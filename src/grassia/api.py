@@ -1,0 +1,273 @@
+"""`eigenspace`, the one function most users need, and `replay`."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import numbers
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import grassia
+from grassia import backends, solvers
+from grassia.backends.base import Backend
+from grassia.certificate import Certifier
+from grassia.data import Components, as_components
+from grassia.errors import InvalidInput
+from grassia.messages import Array
+from grassia.record import Log, Recorder, Replay, decode_array, encode_array, replay_loop
+from grassia.result import History, Result, Status
+from grassia.run import Callback, _stats, run
+from grassia.server import Limits, Server
+from grassia.solvers import Solver
+
+
+def eigenspace(
+    components: Any,
+    k: int,
+    *,
+    weights: Any = None,
+    solver: str | Solver[Any] = "auto",
+    backend: str | Backend = "serial",
+    tol: float = 1e-6,
+    v0: Any = None,
+    rng: int | np.random.Generator | None = None,
+    callbacks: Callback | Iterable[Callback] = (),
+    checkpoint: Any = None,
+    max_passes: float = 10_000,
+    time_limit: float | None = None,
+    certifier: Certifier | None = None,
+    record: str | Path | None = None,
+    history_limit: int = 20_000,
+) -> Result:
+    """Leading-k eigenspace of `A = sum_i w_i A_i`, each `A_i` held by one worker.
+
+    Parameters
+    ----------
+    components : sequence
+        Symmetric matrices (dense or sparse), operators, loaders, or what `grassia.from_rows` made of data.
+        One alone is a sum of one.
+    k : int
+        Dimension, 1 <= k <= n_features.
+    weights : array_like (n,), optional
+        Positive; normalised to sum to one. Default: the row counts of components made from rows, else
+        equal weights.
+    solver : str or Solver
+        "auto", a name, or a solver object with its own parameters.
+    backend : str or Backend
+        "serial", "threads", "processes", "simulated", or a back-end object with its own parameters.
+    tol : float
+        Wanted bound on the sine of the largest principal angle between the answer and the true leading
+        eigenspace. Convergence is certified against it, never assumed.
+    v0 : array_like (d, k), optional
+        Start; any full-rank block, orthonormalised here. Default: random.
+    rng : int or numpy Generator, optional
+        Seed of everything random. Default: fresh; the one used is in `result.stats["seed"]`.
+    callbacks : callable or iterable of callables
+        Each is given a `Progress` after every turn of the loop; returning True ends the run.
+    checkpoint : None
+        Reserved.
+    max_passes : float
+        Give up after so many passes over the components.
+    time_limit : float, optional
+        Give up after so many seconds of the back-end's clock (plus up to a quarter more for a last
+        certificate).
+    certifier : Certifier, optional
+        How hard to certify.
+    record : path, optional
+        Write a log from which `grassia.replay` reproduces the run bit for bit.
+    history_limit : int
+        Points kept in `result.history`; longer runs are thinned evenly.
+
+    Returns
+    -------
+    Result
+        Also when it did not converge: then with the best iterate, a status whose text is advice, and a
+        `sklearn.exceptions.ConvergenceWarning`.
+
+    Examples
+    --------
+    >>> import numpy as np, grassia
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((300, 8)) * np.array([5, 4, 3, 1, 1, 1, 1, 1])
+    >>> result = grassia.eigenspace(grassia.from_rows(X, n_components=5), k=3, rng=0)
+    >>> result.converged
+    True
+    """
+    loaders = as_components(components)
+    n = len(loaders)
+    _check(k, tol, max_passes, time_limit, checkpoint)
+    given = _check_weights(weights, n)
+    chosen, reason = _choose(solver)
+    engine = backends.get(backend)
+    generator, seed = _generator(rng)
+    start = None if v0 is None else _check_start(v0, k)
+    hooks = [callbacks] if callable(callbacks) else list(callbacks)
+    recorder = None if record is None else Recorder(record)
+    try:
+        engine.start(loaders)
+        server = Server(
+            chosen,
+            int(k),
+            engine.groups,
+            weights=given,
+            tol=float(tol),
+            v0=start,
+            rng=generator,
+            certifier=certifier,
+            limits=Limits(max_passes=float(max_passes)),
+            history=History(history_limit),
+        )
+        if recorder is not None:
+            recorder.header(_header(server, engine, given, start))
+        result = run(
+            server, engine, loaders, callbacks=hooks, time_limit=time_limit, recorder=recorder
+        )
+    finally:
+        engine.close()
+        if recorder is not None:
+            recorder.close()
+    result.stats.update(seed=seed, solver_reason=reason, tol=float(tol))
+    _warn(result)
+    return result
+
+
+def replay(log: str | Path | Log, components: Any, *, callbacks: Any = ()) -> Result:
+    """Run a recorded run again, bit for bit, on the same components.
+
+    Every recorded iterate is checked; the first that differs raises `ReplayMismatch`. Products are
+    computed in this process, one after the other, whatever back-end the run had.
+    """
+    recorded = log if isinstance(log, Log) else Log(log)
+    header = recorded.header
+    loaders: Components = as_components(components)
+    engine = Replay(recorded)
+    engine.start(loaders)
+    generator = np.random.Generator(getattr(np.random, header["rng"]["bit_generator"])())
+    generator.bit_generator.state = header["rng"]
+    server = Server(
+        _solver_from(header["solver"]),
+        header["k"],
+        engine.groups,
+        weights=decode_array(header["weights"]),
+        tol=header["tol"],
+        v0=decode_array(header["v0"]),
+        rng=generator,
+        certifier=Certifier(**header["certifier"]),
+        limits=Limits(**header["limits"]),
+    )
+    replay_loop(server, engine)
+    return server.result(_stats(server, engine))
+
+
+def _choose(solver: str | Solver[Any]) -> tuple[Solver[Any], str]:
+    if isinstance(solver, str) and solver == "auto":
+        return solvers.get("grassia"), "the only solver there is so far"
+    return solvers.get(solver), "asked for"
+
+
+def _check(k: Any, tol: Any, max_passes: Any, time_limit: Any, checkpoint: Any) -> None:
+    if isinstance(k, bool) or not isinstance(k, numbers.Integral) or k < 1:
+        raise InvalidInput(f"`k` must be an integer with 1 <= k <= n_features; got k={k!r}.")
+    if not (isinstance(tol, numbers.Real) and 0.0 < float(tol) < 1.0):
+        raise InvalidInput(f"`tol` is a sine and must satisfy 0 < tol < 1; got {tol!r}.")
+    if not (isinstance(max_passes, numbers.Real) and float(max_passes) > 0.0):
+        raise InvalidInput(f"`max_passes` must be positive; got {max_passes!r}.")
+    if time_limit is not None and not float(time_limit) > 0.0:
+        raise InvalidInput(f"`time_limit` must be positive seconds or None; got {time_limit!r}.")
+    if checkpoint is not None:
+        raise InvalidInput("checkpoints are not available yet: `checkpoint` must be None.")
+
+
+def _check_weights(weights: Any, n: int) -> Array | None:
+    if weights is None:
+        return None
+    try:
+        given = np.asarray(weights, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"`weights` must be {n} positive numbers; got {weights!r}.") from error
+    if given.shape != (n,):
+        raise InvalidInput(
+            f"`weights` must have one entry for each of the {n} components; got shape {given.shape}."
+        )
+    bad = np.flatnonzero(~(np.isfinite(given) & (given > 0.0)))
+    if bad.size:
+        raise InvalidInput(
+            f"`weights` must be positive and finite; component {int(bad[0])} has {given[bad[0]]}. "
+            "Leave out a component that should not count."
+        )
+    return given
+
+
+def _check_start(v0: Any, k: int) -> Array:
+    try:
+        start = np.array(v0, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput("`v0` must be a real (n_features, k) array.") from error
+    if start.ndim == 1:
+        start = start[:, None]
+    if start.ndim != 2 or start.shape[1] != k:
+        raise InvalidInput(f"`v0` must have shape (n_features, k) with k={k}; got {np.shape(v0)}.")
+    if not np.isfinite(start).all():
+        raise InvalidInput("`v0` must be finite; it has NaN or infinite entries.")
+    if np.linalg.matrix_rank(start) < k:
+        raise InvalidInput(f"`v0` must have full column rank {k}; its columns are dependent.")
+    return start
+
+
+def _generator(rng: int | np.random.Generator | None) -> tuple[np.random.Generator, int | None]:
+    if isinstance(rng, np.random.Generator):
+        return rng, None
+    if rng is None:
+        seed = int(np.random.SeedSequence().generate_state(1, np.uint64)[0])
+        return np.random.default_rng(seed), seed
+    if isinstance(rng, numbers.Integral) and not isinstance(rng, bool) and rng >= 0:
+        return np.random.default_rng(int(rng)), int(rng)
+    raise InvalidInput(
+        f"`rng` must be a non-negative integer, a numpy Generator or None; got {rng!r}."
+    )
+
+
+def _header(
+    server: Server, engine: Backend, weights: Array | None, start: Array | None
+) -> dict[str, Any]:
+    return {
+        "version": grassia.__version__,
+        "numpy": np.__version__,
+        "k": server.k,
+        "tol": server.tol,
+        "groups": engine.groups,
+        "backend": engine.name,
+        "blas_threads": engine.blas_threads,
+        "evaluate": getattr(engine, "evaluate", "dispatch"),
+        "weights": encode_array(weights),
+        "v0": encode_array(start),
+        "rng": server.rng.bit_generator.state,
+        "solver": {"name": server.solver.name, **dataclasses.asdict(server.solver)},  # type: ignore[call-overload]
+        "certifier": dataclasses.asdict(server.certifier),
+        "limits": dataclasses.asdict(server.limits),
+    }
+
+
+def _solver_from(written: dict[str, Any]) -> Solver[Any]:
+    parameters = dict(written)
+    default = solvers.get(parameters.pop("name"))
+    return dataclasses.replace(default, **parameters)  # type: ignore[type-var]
+
+
+def _warn(result: Result) -> None:
+    if result.status in (Status.CONVERGED, Status.INTERRUPTED):
+        return
+    from sklearn.exceptions import ConvergenceWarning
+
+    certificate = result.certificate
+    sine = math.nan if certificate is None else certificate.sin_theta.value
+    warnings.warn(
+        f"{result.status.name} (sine bound {sine:.3g}): {result.status.advice}",
+        ConvergenceWarning,
+        stacklevel=3,
+    )

@@ -1,0 +1,99 @@
+"""The contract of a back-end: an addressed mailbox of four methods.
+
+`start(loaders)` pins the components to workers and says so in `groups`; `send(task)` never blocks;
+`receive(timeout)` gives what arrived together (an empty list after `timeout` seconds of nothing);
+`close()` may be called twice. A worker handles its tasks one after the other. A task that raises comes
+back as `Failure`; a worker that dies as `Lost`, then `Restored` once it runs again with empty caches.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+from grassia.errors import InvalidInput
+from grassia.faults import Fault, Injector, as_injector
+from grassia.messages import Message, Task
+from grassia.worker import Loader
+
+Faults = Injector | Fault | str | Sequence[str | Fault] | None
+
+
+class Backend(ABC):
+    """Base of every back-end.
+
+    Parameters
+    ----------
+    faults : Injector or rules, optional
+        Delays, stragglers, crashes and corrupt replies to inject; see `grassia.faults`.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, *, faults: Faults = None) -> None:
+        self.injector = as_injector(faults)
+        self.groups: list[list[int]] = []
+        self.blas_threads: int | None = None
+
+    @abstractmethod
+    def start(self, loaders: Sequence[Loader]) -> None:
+        """Pin each component to a worker."""
+
+    @abstractmethod
+    def send(self, task: Task) -> None:
+        """Post a task to the worker that holds its component."""
+
+    @abstractmethod
+    def receive(self, timeout: float | None = None) -> list[Message]:
+        """What arrived together; waits for the first of it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop the workers and free what they hold."""
+
+    @abstractmethod
+    def now(self) -> float:
+        """Seconds since `start`, by this back-end's own clock."""
+
+    def describe(self) -> dict[str, Any]:
+        """What goes into `result.stats`."""
+        return {"backend": self.name, "workers": len(self.groups)}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def deal(n: int, workers: int | None, default: int) -> list[list[int]]:
+    """Deal n components to workers in turn; `workers=None` takes `default`, never more than n.
+
+    >>> deal(5, 2, 8)
+    [[0, 2, 4], [1, 3]]
+    """
+    if workers is not None and workers < 1:
+        raise InvalidInput(f"`workers` must be at least 1; got {workers}.")
+    count = min(n, default if workers is None else workers)
+    return [list(range(w, n, count)) for w in range(count)]
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not every system has it
+        return os.cpu_count() or 1
+
+
+def threads_for(workers: int, wanted: int | None) -> int:
+    """BLAS threads for each worker, so that together they do not outnumber the cores."""
+    return max(1, cores() // max(1, workers)) if wanted is None else wanted

@@ -1,0 +1,111 @@
+"""The main program of a worker process: `python -m grassia.backends.child FD`."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from multiprocessing.shared_memory import SharedMemory
+from typing import Any
+
+from grassia.backends import shared
+from grassia.faults import Crash, Injector, perform
+from grassia.messages import Failure, Reply, Task
+from grassia.worker import Worker
+
+
+def main() -> None:
+    """Serve until the server says stop or is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which then ends us
+    shared.leave_tracking_to_the_owner()
+    connection: Connection[Any, Any] = Connection(int(sys.argv[1]))
+    try:
+        serve(connection)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        pass  # the server is gone
+    finally:
+        # Skip the destructors: views of shared segments are still about, and that is fine.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def serve(connection: Connection[Any, Any]) -> None:
+    """Open the luggage, then answer one task after another."""
+    luggage = connection.recv_bytes()
+    broken: Exception | None = None
+    worker, injector = Worker({}), Injector()
+    try:
+        loaders, injector = pickle.loads(luggage)
+        worker = Worker(loaders)
+    except Exception as error:
+        broken = error
+    slots = Slots()
+    while (message := connection.recv()) is not None:
+        task, inbox, layout, outbox = message
+        try:
+            if broken is not None:
+                raise broken
+            slots.keep(inbox, outbox)
+            answer(connection, worker, injector, task, slots, inbox, layout, outbox)
+        except Crash:
+            os.kill(os.getpid(), signal.SIGKILL)
+        except Exception as error:
+            connection.send(("failure", Failure(task.id, task.component, portable(error))))
+
+
+def answer(
+    connection: Connection[Any, Any],
+    worker: Worker,
+    injector: Injector,
+    task: Task,
+    slots: Slots,
+    inbox: str,
+    layout: shared.Layout,
+    outbox: str,
+) -> None:
+    """Run one task and post the reply through the outbox, or by the pipe where that is too small."""
+    arrays = shared.unpack(layout, slots[inbox]) if layout else {}
+    task = replace(task, query=replace(task.query, arrays=arrays))
+    messages = perform(worker, task, injector.plan(task.component, task.ordinal))
+    replies = [message for message in messages if isinstance(message, Reply)]
+    results = dict(replies[0].arrays)
+    bare = [replace(reply, arrays={}) for reply in replies]
+    if outbox and shared.packed_size(results) <= slots[outbox].size:
+        where = shared.pack(results, slots[outbox])
+        connection.send(("reply", bare, where, None))
+    else:
+        connection.send(("reply", bare, [], results))
+
+
+class Slots:
+    """The segments this worker is attached to, the current ones only."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, SharedMemory] = {}
+
+    def keep(self, *names: str) -> None:
+        """Detach from segments that were replaced, attach to new ones."""
+        for name in set(self._open) - set(names):
+            self._open.pop(name).close()
+        for name in set(names) - set(self._open) - {""}:
+            self._open[name] = shared.attach(name)
+
+    def __getitem__(self, name: str) -> SharedMemory:
+        return self._open[name]
+
+
+def portable(error: Exception) -> Exception:
+    """The error itself if it survives pickling, else its text."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,231 @@
+"""Workers that are processes of this machine, each with its components pinned to it.
+
+They are plain child interpreters, not `multiprocessing` children: the user's main module is never imported
+again, so scripts need no `if __name__ == "__main__"`. Blocks travel through shared memory, in-memory data
+is placed there once, files are opened by the worker itself. A worker that dies is started anew.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from typing import Any, ClassVar
+
+from grassia.backends.base import Backend, Faults, deal, threads_for
+from grassia.backends.shared import SharedStore, Slot, packed_size
+from grassia.errors import InvalidInput
+from grassia.messages import Failure, Lost, Message, Restored, Task
+from grassia.worker import Loader
+
+MOST_PROCESSES = 32
+BLAS_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
+
+
+class Processes(Backend):
+    """One process for each worker (POSIX systems).
+
+    Parameters
+    ----------
+    workers : int, optional
+        Default: one for each component, 32 at most.
+    blas_threads : int, optional
+        BLAS threads of each worker; default cores / workers.
+    max_restarts : int
+        How often one worker may be started anew before the run ends with `Status.WORKER_LOST`.
+    """
+
+    name: ClassVar[str] = "processes"
+
+    def __init__(
+        self,
+        workers: int | None = None,
+        *,
+        blas_threads: int | None = None,
+        max_restarts: int = 5,
+        faults: Faults = None,
+    ) -> None:
+        super().__init__(faults=faults)
+        if os.name != "posix":
+            raise InvalidInput(
+                "the processes back-end needs a POSIX system; use backend='threads' here."
+            )
+        if max_restarts < 0:
+            raise InvalidInput(f"`max_restarts` must be >= 0; got {max_restarts}.")
+        self.max_restarts = max_restarts
+        self._wanted = workers
+        self._wanted_blas = blas_threads
+        self._store = SharedStore()
+        self._workers: list[_Child] = []
+        self._owner: dict[int, int] = {}
+        self._mail: deque[Message] = deque()
+        self._started = time.perf_counter()
+
+    def start(self, loaders: Sequence[Loader]) -> None:
+        self.groups = deal(len(loaders), self._wanted, MOST_PROCESSES)
+        self._owner = {i: w for w, group in enumerate(self.groups) for i in group}
+        self.blas_threads = threads_for(len(self.groups), self._wanted_blas)
+        self._started = time.perf_counter()
+        for group in self.groups:
+            luggage = self._store.dumps(({i: loaders[i] for i in group}, self.injector))
+            self._workers.append(_Child(tuple(group), luggage, self.blas_threads))
+        for worker in self._workers:
+            worker.spawn()
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the workers, in the order of `groups`."""
+        return [worker.pid for worker in self._workers]
+
+    def send(self, task: Task) -> None:
+        self._workers[self._owner[task.component]].post(task)
+
+    def receive(self, timeout: float | None = None) -> list[Message]:
+        if not self._mail:
+            by_connection = {worker.connection: worker for worker in self._workers if worker.alive}
+            for ready in wait(list(by_connection), timeout):
+                assert isinstance(ready, Connection)
+                self._collect(by_connection[ready])
+        messages = list(self._mail)
+        self._mail.clear()
+        return messages
+
+    def _collect(self, worker: _Child) -> None:
+        try:
+            while worker.connection.poll():
+                self._mail.extend(worker.take())
+        except (EOFError, OSError, pickle.UnpicklingError):
+            reason = worker.bury()
+            permanent = worker.restarts >= self.max_restarts
+            self._mail.append(Lost(worker.components, reason, permanent))
+            if not permanent:
+                worker.restarts += 1
+                worker.spawn()
+                self._mail.append(Restored(worker.components))
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.dismiss()
+        for worker in self._workers:
+            worker.bury(patience=2.0)
+        self._workers.clear()
+        self._store.close()
+
+    def now(self) -> float:
+        return time.perf_counter() - self._started
+
+
+class _Child:
+    """A worker process seen from the server: its pipe, its two slots, its queue."""
+
+    def __init__(self, components: tuple[int, ...], luggage: bytes, blas_threads: int) -> None:
+        self.components = components
+        self.restarts = 0
+        self.alive = False
+        self._luggage = luggage
+        self._blas_threads = blas_threads
+        self._inbox, self._outbox = Slot(), Slot()
+        self._queue: deque[Task] = deque()
+        self._working = False
+        self._process: subprocess.Popen[bytes] | None = None
+        self.connection: Connection[Any, Any]
+
+    @property
+    def pid(self) -> int:
+        return -1 if self._process is None else self._process.pid
+
+    def spawn(self) -> None:
+        ours, theirs = Pipe()
+        environment = dict(os.environ)
+        environment.update({name: str(self._blas_threads) for name in BLAS_VARIABLES})
+        # The child must find this very package, however the parent came to import it.
+        environment["PYTHONPATH"] = os.pathsep.join([path for path in sys.path if path])
+        command = [sys.executable, "-m", "grassia.backends.child", str(theirs.fileno())]
+        self._process = subprocess.Popen(
+            command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL
+        )
+        theirs.close()
+        self.connection = ours
+        self.alive = True
+        self._working = False
+        self._queue.clear()
+        try:
+            ours.send_bytes(self._luggage)
+        except OSError:
+            pass  # it died at once: receiving from it will say so
+
+    def post(self, task: Task) -> None:
+        self._queue.append(task)
+        self._dispatch()
+
+    def _dispatch(self) -> None:
+        if self._working or not self._queue or not self.alive:
+            return
+        task = self._queue.popleft()
+        layout = self._inbox.write(task.query.arrays)
+        # Room for two blocks as wide as the question; an answer that is larger comes by the pipe once.
+        self._outbox.ensure(2 * packed_size(task.query.arrays))
+        bare = replace(task, query=replace(task.query, arrays={}))
+        self._working = True
+        try:
+            self.connection.send((bare, self._inbox.name, layout, self._outbox.name))
+        except OSError:
+            pass  # it died: receiving from it will say so
+
+    def take(self) -> list[Message]:
+        message = self.connection.recv()
+        if message[0] == "reply":
+            _, replies, layout, inline = message
+            self._working = False
+            arrays = inline if inline is not None else self._outbox.read(layout)
+            if inline is not None:
+                self._outbox.ensure(packed_size(inline))
+            self._dispatch()
+            return [replace(reply, arrays=arrays) for reply in replies]
+        _, failure = message
+        assert isinstance(failure, Failure)
+        self._working = False
+        self._dispatch()
+        return [failure]
+
+    def dismiss(self) -> None:
+        if self.alive:
+            try:
+                self.connection.send(None)
+            except OSError:
+                pass
+
+    def bury(self, patience: float = 0.5) -> str:
+        """Make sure the process is gone and say how it went."""
+        if self._process is None:
+            return "it was never started"
+        if self.alive:
+            self.alive = False
+            self.connection.close()
+        try:
+            code = self._process.wait(timeout=patience)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
+        self._inbox.close()
+        self._outbox.close()
+        if code < 0:
+            return f"process {self._process.pid} was ended by {signal.Signals(-code).name}"
+        return f"process {self._process.pid} exited with code {code}"
+
+

@@ -1,0 +1,183 @@
+"""A cluster on a virtual clock: real products, imagined durations. No sleep, no threads, repeatable."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from grassia.backends.base import Backend, Faults, deal
+from grassia.backends.service import Clockwork, Fixed, ServiceTime
+from grassia.errors import InvalidInput
+from grassia.faults import CALM, Plan, answer
+from grassia.messages import Failure, Lost, Message, Restored, Task
+from grassia.worker import Loader, Worker
+
+
+class Simulated(Backend):
+    """Workers whose products are computed here but arrive when the model says.
+
+    Parameters
+    ----------
+    service : ServiceTime
+        How long a task takes; see `grassia.backends.service`. Default: one second each.
+    evaluate : {"dispatch", "return"}
+        At which iterate a gradient is computed: the one the worker was sent off with, as on a real
+        cluster, or the one current when it returns, as the paper's experiment has it.
+    workers : int, optional
+        Default: one for each component.
+    latency : float
+        Seconds a message takes each way.
+    bandwidth : float
+        Bytes a second of each worker's link.
+    free_tasks : int
+        So many first tasks of each component take no time (1: opening; 2: also the first product).
+    restart_time : float
+        Seconds from an injected crash until the worker runs again.
+    max_restarts : int or None
+        None: as often as it takes.
+    seed : int
+        For the service times.
+    """
+
+    name: ClassVar[str] = "simulated"
+
+    def __init__(
+        self,
+        service: ServiceTime | None = None,
+        *,
+        evaluate: str = "dispatch",
+        workers: int | None = None,
+        latency: float = 0.0,
+        bandwidth: float = math.inf,
+        free_tasks: int = 0,
+        restart_time: float = 1.0,
+        max_restarts: int | None = None,
+        seed: int = 0,
+        faults: Faults = None,
+    ) -> None:
+        super().__init__(faults=faults)
+        if evaluate not in ("dispatch", "return"):
+            raise InvalidInput(f"`evaluate` must be 'dispatch' or 'return'; got {evaluate!r}.")
+        if not (latency >= 0.0 and bandwidth > 0.0 and restart_time >= 0.0):
+            raise InvalidInput(
+                "`latency` and `restart_time` must be >= 0 and `bandwidth` > 0; "
+                f"got {latency}, {restart_time}, {bandwidth}."
+            )
+        self.service = service or Fixed(1.0)
+        self.evaluate = evaluate
+        self.latency, self.bandwidth = latency, bandwidth
+        self.free_tasks, self.restart_time, self.max_restarts = free_tasks, restart_time, max_restarts
+        self.seed = seed
+        #: The run loop sets this, so that a task can be asked anew at its return.
+        self.renew: Callable[[Task], Task] | None = None
+        self._wanted = workers
+        self._clock = 0.0
+        self._events: list[tuple[float, int, Callable[[], list[Message]]]] = []
+        self._numbers = itertools.count()
+        self._sites: list[_Site] = []
+        self._owner: dict[int, int] = {}
+
+    def start(self, loaders: Sequence[Loader]) -> None:
+        n = len(loaders)
+        self.groups = deal(n, self._wanted, n)
+        self._owner = {i: w for w, group in enumerate(self.groups) for i in group}
+        self._clock = 0.0
+        for w, group in enumerate(self.groups):
+            rng = np.random.default_rng([self.seed, w])
+            mine = {i: loaders[i] for i in group}
+            self._sites.append(_Site(mine, self.service.clockwork(w, rng)))
+
+    def send(self, task: Task) -> None:
+        site = self._sites[self._owner[task.component]]
+        site.queue.append(task)
+        if not site.busy:
+            self._begin(site)
+
+    def _begin(self, site: _Site) -> None:
+        if not site.queue:
+            return
+        site.busy = True
+        task = site.queue.popleft()
+        free = task.ordinal < self.free_tasks
+        plan = CALM if free else self.injector.plan(task.component, task.ordinal)
+        seconds = 0.0
+        if not free:
+            arrives = self._clock + self._travel(task.nbytes)
+            seconds = site.clockwork.next(arrives) * plan.factor + plan.delay
+            seconds += self._travel(task.nbytes)
+        if plan.crash:
+            self._at(self._clock + seconds, lambda: self._crash(site))
+        else:
+            self._at(self._clock + seconds, lambda: self._complete(site, task, plan, seconds))
+
+    def _complete(self, site: _Site, task: Task, plan: Plan, seconds: float) -> list[Message]:
+        site.busy = False
+        if self.evaluate == "return" and self.renew is not None:
+            task = self.renew(task)
+        try:
+            reply = replace(answer(site.worker, task, plan), elapsed=seconds)
+        except Exception as error:
+            return [Failure(task.id, task.component, error)]
+        finally:
+            self._begin(site)
+        messages: list[Message] = [reply, reply] if plan.duplicate else [reply]
+        travel = 0.0 if task.ordinal < self.free_tasks else self._travel(reply.nbytes)
+        if travel == 0.0:
+            return messages
+        self._at(self._clock + travel, lambda: messages)
+        return []
+
+    def _crash(self, site: _Site) -> list[Message]:
+        site.worker = Worker(site.loaders)
+        site.busy = False
+        site.queue.clear()
+        site.crashes += 1
+        everything = tuple(site.loaders)
+        if self.max_restarts is not None and site.crashes > self.max_restarts:
+            return [Lost(everything, "injected crash", permanent=True)]
+        self._at(self._clock + self.restart_time, lambda: [Restored(everything)])
+        return [Lost(everything, "injected crash")]
+
+    def _travel(self, nbytes: int) -> float:
+        return self.latency + nbytes / self.bandwidth
+
+    def _at(self, when: float, what: Callable[[], list[Message]]) -> None:
+        heapq.heappush(self._events, (when, next(self._numbers), what))
+
+    def receive(self, timeout: float | None = None) -> list[Message]:
+        messages: list[Message] = []
+        while self._events and not messages:
+            self._clock = max(self._clock, self._events[0][0])
+            # Everything of this instant arrives together, in the order in which it was sent.
+            while self._events and self._events[0][0] <= self._clock * (1.0 + 1e-12):
+                messages.extend(heapq.heappop(self._events)[2]())
+        return messages
+
+    def close(self) -> None:
+        self._events.clear()
+        self._sites.clear()
+
+    def now(self) -> float:
+        return self._clock
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "evaluate": self.evaluate, "clock": "virtual"}
+
+
+class _Site:
+    """One imagined worker."""
+
+    def __init__(self, loaders: dict[int, Loader], clockwork: Clockwork) -> None:
+        self.loaders = loaders
+        self.worker = Worker(loaders)
+        self.clockwork = clockwork
+        self.queue: deque[Task] = deque()
+        self.busy = False
+        self.crashes = 0

@@ -1,0 +1,547 @@
+"""Components: the symmetric matrices ``A_i`` whose weighted sum is the matrix of interest.
+
+A component can multiply a block of vectors and tell its moments; that is all a solver needs. To
+add another kind (data on an accelerator, a remote service), subclass `Component` and write two
+methods, `Component._measure` and `Component._product`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse.linalg import LinearOperator
+
+from grassia import gram
+from grassia.errors import InvalidComponent, InvalidInput
+
+__all__ = [
+    "Component",
+    "MatrixComponent",
+    "Moments",
+    "OperatorComponent",
+    "RowsComponent",
+    "SumComponent",
+    "matrix_shape",
+    "rows_shape",
+]
+
+Float = NDArray[np.float64]
+
+# With |mean|^2 beyond this many traces, centring by algebra would lose digits that an explicit
+# subtraction keeps, so tiles are centred in a buffer instead.
+_LARGE_OFFSET = 1e4
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """What is known about a component before any product.
+
+    Attributes
+    ----------
+    n_features : int
+        Size ``d`` of the symmetric operator.
+    count : float or None
+        Number of rows; None when the component is not made of rows.
+    mean : ndarray of shape (d,) or None
+        The component's own mean; None when it is not centred.
+    trace : float or None
+        Trace of the operator before the rank-one term that `Component.recenter` adds; None when
+        unknown.
+    positive : bool
+        Whether the operator is known to be positive semidefinite.
+    """
+
+    n_features: int
+    count: float | None
+    mean: Float | None
+    trace: float | None
+    positive: bool
+
+
+class Component(ABC):
+    """One symmetric operator ``A_i`` of size ``d``.
+
+    A subclass calls ``super().__init__(d)`` and writes `_measure`, which validates the data and
+    returns its `Moments`, and `_product`, which multiplies a checked float64 block. Caching,
+    checks of the block and the rank-one term of centred rows are done here.
+
+    Notes
+    -----
+    A component is used by one thread at a time, and `recenter` changes it: do not share one
+    between two solvers.
+    """
+
+    def __init__(self, n_features: int) -> None:
+        self.n_features = n_features
+        self._moments: Moments | None = None
+        self._offset: Float | None = None
+
+    @abstractmethod
+    def _measure(self) -> Moments:
+        """Validate the data and return its moments; called once."""
+
+    @abstractmethod
+    def _product(self, V: Float) -> Float:
+        """``A_i V`` in a new C-contiguous array, for a C-contiguous float64 block of d rows."""
+
+    def moments(self) -> Moments:
+        """Count, mean, trace and sign; reads the data at most once, then answers from memory.
+
+        Raises
+        ------
+        InvalidComponent
+            If the data holds NaN or infinities, is not symmetric, or breaks another rule.
+        """
+        if self._moments is None:
+            self._moments = self._measure()
+        return self._moments
+
+    def apply(self, V: ArrayLike) -> Float:
+        """``A_i V``, plus ``(mu_i - mu)((mu_i - mu)^T V)`` once `recenter` has told the mean.
+
+        Parameters
+        ----------
+        V : array-like of shape (n_features, b)
+            Any real dtype; the arithmetic is float64.
+
+        Returns
+        -------
+        ndarray of shape (n_features, b)
+            New, float64, C-contiguous.
+        """
+        block = _block(V, self.n_features)
+        out = self._product(block)
+        if self._offset is not None:
+            out += np.outer(self._offset, self._offset @ block)
+        return out
+
+    def recenter(self, mean: ArrayLike) -> None:
+        """Tell a centred component the mean ``mu`` of all the data; no effect on other kinds.
+
+        From then on `apply` stands for the second moment of the rows about ``mu``, so that the
+        weighted sum over components is the covariance of all rows together. A second call replaces
+        the first.
+        """
+        own = self.moments().mean
+        if own is not None:
+            self._offset = own - _mean(mean, self.n_features)
+
+    def trace_about(self, mean: ArrayLike) -> float | None:
+        """Trace of what `apply` stands for after ``recenter(mean)``; None when unknown."""
+        moments = self.moments()
+        if moments.trace is None or moments.mean is None:
+            return moments.trace
+        offset = moments.mean - _mean(mean, self.n_features)
+        return moments.trace + float(offset @ offset)
+
+
+class MatrixComponent(Component):
+    """A symmetric matrix, dense or scipy sparse, of any real dtype.
+
+    Parameters
+    ----------
+    matrix : array or sparse of shape (d, d)
+        Kept as it is: neither copied nor, if sparse, filled in.
+
+    Notes
+    -----
+    The full check, in `moments`, costs one pass over the entries. Symmetry is tested relative to
+    the largest entry: 1e-10 for float64, 1e-5 for float32, 1e-2 for float16.
+
+    Examples
+    --------
+    >>> A = MatrixComponent([[2.0, 1.0], [1.0, 3.0]])
+    >>> A.apply([[1.0], [1.0]])
+    array([[3.],
+           [4.]])
+    >>> A.moments().trace
+    5.0
+    """
+
+    def __init__(self, matrix: Any) -> None:
+        super().__init__(matrix_shape(matrix))
+        self._sparse = bool(sp.issparse(matrix))
+        self._matrix = sp.csr_array(matrix) if self._sparse else np.asarray(matrix)
+
+    def _measure(self) -> Moments:
+        A = self._matrix
+        scan = gram.scan_symmetry(A)
+        if scan.bad is not None:
+            raise InvalidComponent(
+                f"the matrix must be finite; the entry at {scan.bad} is {A[scan.bad]}; "
+                "fill or remove it first"
+            )
+        if scan.gap > _symmetry_tolerance(A.dtype) * scan.largest:
+            raise InvalidComponent(
+                f"the matrix must be symmetric; the largest |A - A.T| is {scan.gap:.3g} at "
+                f"{scan.at}, beside a largest entry of {scan.largest:.3g}; "
+                "use (A + A.T) / 2 if the difference is noise"
+            )
+        trace = float(A.diagonal().sum(dtype=np.float64))
+        return Moments(self.n_features, None, None, trace, False)
+
+    def _product(self, V: Float) -> Float:
+        A = self._matrix
+        if self._sparse or A.dtype == np.float64:
+            return np.ascontiguousarray(A @ V, dtype=np.float64)
+        out = np.empty(V.shape)
+        step = gram.dense_tile_rows(self.n_features, V.shape[1])
+        for start in range(0, self.n_features, step):
+            # Upcast strip by strip, so that a float32 matrix never takes the memory of a float64.
+            strip = A[start : start + step].astype(np.float64)
+            np.matmul(strip, V, out=out[start : start + step])
+        return out
+
+
+class RowsComponent(Component):
+    """The covariance, or second moment, of the rows of ``X``, without forming a d x d matrix.
+
+    Stands for ``(1/m)(X - 1 mu_i^T)^T (X - 1 mu_i^T)`` with ``mu_i`` the mean of these rows, or for
+    ``X^T X / m`` with ``center=False``.
+
+    Parameters
+    ----------
+    rows : array, memmap or sparse of shape (m, d)
+        Any real dtype. Sparse rows are kept as CSR and centred by algebra, never filled in.
+    center : bool, default True
+    tile_rows : int, optional
+        Rows multiplied at a time; by default chosen from the sizes, see `gram.dense_tile_rows`.
+
+    Notes
+    -----
+    Each `apply` reads the rows once, in tiles, at ``4 m d b`` flops (``4 nnz b`` sparse), computing
+    in float64; other dtypes are upcast tile by tile. A memmap is read through the page cache and
+    not copied into memory. Fortran-ordered memmaps work, but every tile then touches every page.
+    NaN and infinities are found by `moments`, which `apply` does not call when ``center=False``.
+
+    Examples
+    --------
+    >>> X = np.array([[1.0, 0.0], [3.0, 4.0]])
+    >>> C = RowsComponent(X)
+    >>> C.apply(np.eye(2))
+    array([[1., 2.],
+           [2., 4.]])
+    >>> C.moments().mean
+    array([2., 2.])
+    """
+
+    def __init__(self, rows: Any, center: bool = True, tile_rows: int | None = None) -> None:
+        m, d = rows_shape(rows)
+        super().__init__(d)
+        if tile_rows is not None and tile_rows < 1:
+            raise InvalidInput(f"tile_rows must be at least 1; got {tile_rows}")
+        self.n_rows = m
+        self.center = bool(center)
+        self._tile_rows = tile_rows
+        self._sparse = bool(sp.issparse(rows))
+        self._tiles: list[tuple[Any, Any]] = []
+        if self._sparse:
+            self._rows = gram.canonical_csr(rows)
+            self._tiles = list(gram.sparse_tiles(self._rows, tile_rows))
+        else:
+            # The plain-array view of a memmap spares the subclass's cost at every slice.
+            self._rows = np.asarray(rows)
+            self._buffered = gram.needs_buffer(self._rows)
+
+    def _tile(self, width: int) -> int:
+        return self._tile_rows or gram.dense_tile_rows(self.n_features, width)
+
+    def _measure(self) -> Moments:
+        d = self.n_features
+        if self._sparse:
+            sums = gram.sparse_row_sums(self._tiles, d, self.center)
+        else:
+            sums = gram.dense_row_sums(self._rows, self.center, tile_rows=self._tile(1))
+        if not np.isfinite(sums.squares):
+            raise InvalidComponent(_bad_rows(self._rows))
+        trace = sums.squares / self.n_rows
+        mean = sums.mean
+        if mean is not None and not self._sparse and float(mean @ mean) > _LARGE_OFFSET * trace:
+            self._buffered = True
+        return Moments(d, float(self.n_rows), mean, trace, True)
+
+    def _product(self, V: Float) -> Float:
+        mean = self.moments().mean if self.center else None
+        if self._sparse:
+            out = gram.sparse_gram_product(self._tiles, V, mean)
+        else:
+            tile, buffered = self._tile(V.shape[1]), self._buffered
+            out = gram.dense_gram_product(self._rows, V, mean, tile_rows=tile, buffered=buffered)
+        out /= self.n_rows
+        return out
+
+
+class OperatorComponent(Component):
+    """A symmetric operator known only by its products.
+
+    Parameters
+    ----------
+    operator : LinearOperator or callable
+        A callable takes a block ``V`` of shape (d, b) and returns ``A V``.
+    n_features : int, optional
+        Size d; needed for a callable.
+    trace : float, optional
+        The exact trace, when it is known.
+    positive : bool, default False
+        Whether the operator is known to be positive semidefinite; taken on trust.
+
+    Notes
+    -----
+    `moments` makes one product with a block of four fixed random vectors to test symmetry, so an
+    asymmetry that those four do not see passes.
+
+    Examples
+    --------
+    >>> D = OperatorComponent(lambda V: 2.0 * V, n_features=3, trace=6.0)
+    >>> D.apply(np.ones((3, 1))).ravel()
+    array([2., 2., 2.])
+    """
+
+    def __init__(
+        self,
+        operator: Any,
+        n_features: int | None = None,
+        trace: float | None = None,
+        positive: bool = False,
+    ) -> None:
+        super().__init__(_operator_size(operator, n_features))
+        linear = isinstance(operator, LinearOperator)
+        self._call: Callable[[Float], Any] = operator.matmat if linear else operator
+        if trace is not None and not np.isfinite(trace):
+            raise InvalidComponent(f"trace must be finite; got {trace}; leave it out if unknown")
+        self._trace = None if trace is None else float(trace)
+        self._positive = bool(positive)
+
+    def _measure(self) -> Moments:
+        P = np.random.default_rng(0).standard_normal((self.n_features, 4))
+        AP, dtype = self._call_checked(P)
+        if not np.isfinite(AP).all():
+            raise InvalidComponent("the operator must return finite numbers; it gave NaN or inf")
+        M = P.T @ AP
+        scale = np.outer(np.linalg.norm(P, axis=0), np.linalg.norm(AP, axis=0))
+        worst = float((abs(M - M.T) / np.maximum(np.maximum(scale, scale.T), 1e-300)).max())
+        if worst > (1e-4 if dtype.itemsize < 8 and dtype.kind == "f" else 1e-8):
+            raise InvalidComponent(
+                "the operator must be symmetric; |u.T A v - v.T A u| reached "
+                f"{worst:.3g} |u| |A v| for random u, v; check that it applies A and not a factor"
+            )
+        return Moments(self.n_features, None, None, self._trace, self._positive)
+
+    def _product(self, V: Float) -> Float:
+        return self._call_checked(V)[0]
+
+    def _call_checked(self, V: Float) -> tuple[Float, np.dtype[Any]]:
+        # The block is copied for the call because an operator may work in place.
+        out = np.asarray(self._call(V.copy()))
+        if out.shape != V.shape:
+            raise InvalidComponent(
+                f"the operator must return the shape it is given, {V.shape}; got {out.shape}"
+            )
+        _require_real(out.dtype, "the operator's result")
+        return np.array(out, dtype=np.float64, order="C"), out.dtype
+
+
+class SumComponent(Component):
+    """A weighted mean of components, such as one worker's several files, as one component.
+
+    Parameters
+    ----------
+    parts : sequence of Component
+        All of the same size; all centred rows, or none. Owned by the sum from here on.
+    weights : sequence of float, optional
+        Positive; divided by their sum. By default the row counts if all parts have them (the sum
+        is then the covariance, or second moment, of the rows put together), else equal.
+
+    Examples
+    --------
+    >>> X = np.arange(12.0).reshape(6, 2) ** 2
+    >>> parts = [RowsComponent(X[:2]), RowsComponent(X[2:])]
+    >>> np.allclose(SumComponent(parts).apply(np.eye(2)), np.cov(X.T, bias=True))
+    True
+    """
+
+    def __init__(
+        self, parts: Sequence[Component], weights: Sequence[float] | Float | None = None
+    ) -> None:
+        self._parts = tuple(parts)
+        if not self._parts:
+            raise InvalidComponent("a sum must have at least one part; got none")
+        super().__init__(self._parts[0].n_features)
+        for i, part in enumerate(self._parts):
+            if part.n_features != self.n_features:
+                raise InvalidComponent(
+                    f"all parts must have the same number of features; part 0 has "
+                    f"{self.n_features}, part {i} has {part.n_features}"
+                )
+        self._weights = None if weights is None else _weights(weights, len(self._parts))
+
+    def _measure(self) -> Moments:
+        found = []
+        for i, part in enumerate(self._parts):
+            try:
+                found.append(part.moments())
+            except InvalidComponent as error:
+                raise InvalidComponent(f"part {i}: {error.rule}") from error
+        counts = [m.count for m in found if m.count is not None]
+        counted = len(counts) == len(found)
+        if self._weights is None:
+            raw = counts if counted else [1.0] * len(found)
+            self._weights = _weights(raw, len(found))
+        means = [m.mean for m in found if m.mean is not None]
+        if means and len(means) < len(found):
+            raise InvalidComponent(
+                f"parts must be all centred or all not; {len(means)} of {len(found)} are centred; "
+                "give every part the same `center`"
+            )
+        mean = None
+        if means:
+            # Averaged about the first mean, so that a large common offset costs no digits.
+            mean = means[0] + self._weights @ np.array([m - means[0] for m in means])
+            for part in self._parts:
+                part.recenter(mean)
+        traces = [
+            part.moments().trace if mean is None else part.trace_about(mean) for part in self._parts
+        ]
+        known = [t for t in traces if t is not None]
+        trace = float(self._weights @ np.array(known)) if len(known) == len(found) else None
+        positive = all(m.positive for m in found)
+        return Moments(self.n_features, sum(counts) if counted else None, mean, trace, positive)
+
+    def _product(self, V: Float) -> Float:
+        self.moments()
+        assert self._weights is not None
+        out = np.zeros(V.shape)
+        for weight, part in zip(self._weights, self._parts, strict=True):
+            out += weight * part.apply(V)
+        return out
+
+    def recenter(self, mean: ArrayLike) -> None:
+        """Recentre every part; their weighted mean is then recentred, with no term of its own."""
+        if self.moments().mean is not None:
+            for part in self._parts:
+                part.recenter(mean)
+
+
+def rows_shape(rows: Any) -> tuple[int, int]:
+    """Shape of `rows` after the checks that do not read them.
+
+    Raises
+    ------
+    InvalidComponent
+        If masked, not two-dimensional, not of a real dtype, or empty.
+    """
+    X = _plain(rows, "rows")
+    if X.ndim != 2:
+        raise InvalidComponent(
+            f"rows must be a 2-D array (rows x features); got {X.ndim}-D of shape {X.shape}; "
+            "reshape one sample with .reshape(1, -1), one feature with .reshape(-1, 1)"
+        )
+    _require_real(X.dtype, "rows")
+    m, d = X.shape
+    if m == 0 or d == 0:
+        raise InvalidComponent(
+            f"rows must not be empty; got {m} rows x {d} features; leave the empty shard out"
+        )
+    return int(m), int(d)
+
+
+def matrix_shape(matrix: Any) -> int:
+    """Size of a symmetric matrix after the checks that do not read its entries.
+
+    Raises
+    ------
+    InvalidComponent
+        If masked, not square, not of a real dtype, or empty.
+    """
+    A = _plain(matrix, "the matrix")
+    if A.ndim != 2 or A.shape[0] != A.shape[1]:
+        raise InvalidComponent(
+            f"the matrix must be square; got shape {A.shape}; "
+            "for rows of data use from_rows, which stands for their covariance"
+        )
+    _require_real(A.dtype, "the matrix")
+    if A.shape[0] == 0:
+        raise InvalidComponent("the matrix must not be empty; got shape (0, 0)")
+    return int(A.shape[0])
+
+
+def _plain(data: Any, name: str) -> Any:
+    if isinstance(data, np.ma.MaskedArray):
+        raise InvalidComponent(
+            f"{name} must not be a masked array; fill the masked entries first, with .filled(value)"
+        )
+    return data if sp.issparse(data) else np.asarray(data)
+
+
+def _require_real(dtype: np.dtype[Any], name: str) -> None:
+    if dtype.kind not in "fiub":
+        raise InvalidComponent(
+            f"{name} must be real numbers (float, integer or bool); got dtype {dtype}; "
+            "convert with .astype(float)"
+        )
+
+
+def _block(V: ArrayLike, n_features: int) -> Float:
+    block = np.asarray(V)
+    if block.ndim != 2 or block.shape[0] != n_features or block.dtype.kind not in "fiub":
+        raise InvalidInput(
+            f"V must be a real array of shape ({n_features}, b); "
+            f"got shape {block.shape}, dtype {block.dtype}"
+        )
+    return np.ascontiguousarray(block, dtype=np.float64)
+
+
+def _mean(mean: ArrayLike, n_features: int) -> Float:
+    out = np.asarray(mean, dtype=np.float64)
+    if out.shape != (n_features,):
+        raise InvalidInput(f"mean must have shape ({n_features},); got {out.shape}")
+    return out
+
+
+def _weights(weights: Sequence[float] | Float, n: int) -> Float:
+    w = np.asarray(weights, dtype=np.float64)
+    if w.shape != (n,) or not (np.isfinite(w).all() and (w > 0).all()):
+        raise InvalidInput(f"weights must be {n} positive finite numbers; got {w.tolist()}")
+    out: Float = w / w.sum()
+    return out
+
+
+def _operator_size(operator: Any, n_features: int | None) -> int:
+    if isinstance(operator, LinearOperator):
+        shape = operator.shape
+        if shape[0] != shape[1] or shape[0] == 0:
+            raise InvalidComponent(f"the operator must be square, at least 1 x 1; got {shape}")
+        if operator.dtype is not None:
+            _require_real(np.dtype(operator.dtype), "the operator")
+        if n_features not in (None, shape[0]):
+            raise InvalidComponent(
+                f"n_features must be the operator's size, {shape[0]}; got {n_features}"
+            )
+        return int(shape[0])
+    if not callable(operator):
+        raise InvalidComponent(
+            "the operator must be a scipy LinearOperator or a callable V -> A V; got "
+            f"{type(operator).__name__}; for a matrix use MatrixComponent"
+        )
+    if n_features is None or n_features < 1:
+        raise InvalidComponent(
+            f"n_features must be given, at least 1, for a callable operator; got {n_features}"
+        )
+    return int(n_features)
+
+
+def _symmetry_tolerance(dtype: np.dtype[Any]) -> float:
+    return {2: 1e-2, 4: 1e-5}.get(dtype.itemsize, 1e-10) if dtype.kind == "f" else 1e-10
+
+
+def _bad_rows(X: Any) -> str:
+    row = gram.first_bad_row(X)
+    if row is None:
+        return "the squares of the rows must not overflow float64; rescale the data"
+    return f"rows must be finite; row {row} holds NaN or inf; drop or fill it first"

@@ -1,0 +1,195 @@
+"""The only loop of the package."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from grassia.backends.base import Backend
+from grassia.certificate import Certificate
+from grassia.errors import GrassiaError
+from grassia.messages import Array
+from grassia.record import Recorder
+from grassia.result import Result, Status
+from grassia.server import CERTIFYING, SOLVING, Server
+from grassia.worker import Loader
+
+log = logging.getLogger("grassia")
+
+POLL_SECONDS = 0.5
+
+
+class Progress:
+    """What a callback sees after each turn of the loop. Cheap: everything is looked up when asked for.
+
+    A callback that returns True ends the run with `Status.INTERRUPTED`.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    @property
+    def time(self) -> float:
+        """Seconds since the start, by the back-end's clock."""
+        return self._server.now
+
+    @property
+    def phase(self) -> str:
+        """"opening", "preparing", "solving" or "certifying"."""
+        return self._server.phase
+
+    @property
+    def version(self) -> int:
+        """Updates of the iterate so far."""
+        server = self._server
+        return 0 if server.state is None else server.solver.version(server.state)
+
+    @property
+    def vectors(self) -> Array | None:
+        """The iterate, orthonormal (d, k); not to be changed. None before the start."""
+        server = self._server
+        return None if server.state is None else server.solver.subspace(server.state)
+
+    @property
+    def residual(self) -> float:
+        """The solver's own, stale estimate of the residual norm; NaN before the start."""
+        server = self._server
+        value = None if server.state is None else server.solver.residual(server.state)
+        return math.nan if value is None else value
+
+    @property
+    def target(self) -> float:
+        """The estimate at which the iterate will be proposed for certification."""
+        return self._server.target
+
+    @property
+    def passes(self) -> float:
+        """Answers so far, over the number of components."""
+        return self._server.passes
+
+    @property
+    def answers(self) -> Sequence[int]:
+        """Answers of each component."""
+        return [int(count) for count in self._server.answers]
+
+    @property
+    def busy_seconds(self) -> Sequence[float]:
+        """Seconds each component's tasks took in all."""
+        return [float(seconds) for seconds in self._server.busy_seconds]
+
+    @property
+    def events(self) -> int:
+        """Events so far (losses, rejected replies, refused certificates)."""
+        return len(self._server.history.events)
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """The best certificate so far."""
+        return self._server.certificate
+
+    @property
+    def status(self) -> Status | None:
+        """None while the run goes on."""
+        return self._server.status
+
+
+Callback = Callable[[Progress], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """How long a run may take: `limit` seconds, and some more for a last certificate."""
+
+    limit: float | None = None
+
+    @property
+    def grace(self) -> float:
+        return 0.0 if self.limit is None else max(1.0, 0.25 * self.limit)
+
+
+def run(
+    server: Server,
+    backend: Backend,
+    loaders: Sequence[Loader],
+    *,
+    callbacks: Iterable[Callback] = (),
+    time_limit: float | None = None,
+    recorder: Recorder | None = None,
+) -> Result:
+    """Move messages until the server has a status. The back-end must be started, and is closed here."""
+    hooks = list(callbacks)
+    progress = Progress(server)
+    clock = Clock(time_limit)
+    if hasattr(backend, "renew"):
+        backend.renew = server.renew
+    try:
+        with backend:
+            for task in server.ask():
+                backend.send(task)
+            while server.status is None:
+                messages = backend.receive(POLL_SECONDS)
+                now = backend.now()
+                server.tell(messages, now)
+                if recorder is not None and messages:
+                    recorder.batch(now, messages, server)
+                _mind_the_clock(server, clock, now, recorder)
+                if any([hook(progress) is True for hook in hooks]):
+                    _stop(server, Status.INTERRUPTED, recorder)
+                tasks = server.ask()
+                for task in tasks:
+                    backend.send(task)
+                if not messages and not tasks:
+                    server.check_alive()
+    except KeyboardInterrupt:
+        log.warning("interrupted; giving the best iterate so far")
+        _stop(server, Status.INTERRUPTED, recorder)
+    if recorder is not None:
+        recorder.end(server)
+    return server.result(_stats(server, backend))
+
+
+def _mind_the_clock(
+    server: Server, clock: Clock, now: float, recorder: Recorder | None
+) -> None:
+    if clock.limit is None or server.status is not None or now < clock.limit:
+        return
+    if now >= clock.limit + clock.grace or server.phase not in (SOLVING, CERTIFYING):
+        _stop(server, Status.TIME_LIMIT, recorder)
+    elif not server.ending:
+        if recorder is not None:
+            recorder.control("end", Status.TIME_LIMIT)
+        server.end(Status.TIME_LIMIT, sweeps=1)
+
+
+def _stop(server: Server, status: Status, recorder: Recorder | None) -> None:
+    if recorder is not None:
+        recorder.control("abandon", status)
+    server.abandon(status)
+
+
+def _stats(server: Server, backend: Backend) -> dict[str, Any]:
+    if server.problem is None and server.status is None:
+        raise GrassiaError("the run did not start")
+    version = 0 if server.state is None else server.solver.version(server.state)
+    return {
+        "solver": server.solver.name,
+        **backend.describe(),
+        "components": server.n,
+        "weights": None if server.problem is None else np.array(server.problem.weights),
+        "seconds": server.now,
+        "updates": version,
+        "passes": server.passes,
+        "products": server.products,
+        "bytes_sent": server.sent_bytes,
+        "bytes_received": server.received_bytes,
+        "replies_rejected": server.rejected,
+        "replies_ignored": server.ignored,
+        "answers": [int(count) for count in server.answers],
+        "busy_seconds": [float(seconds) for seconds in server.busy_seconds],
+        "mean": server.mean,
+    }

@@ -1,0 +1,654 @@
+"""The sans-IO server: `ask()` gives the tasks that are due, `tell(messages)` takes what came back.
+
+No clock, no threads, no sockets: time is handed in, so the same server runs under every back-end and under
+a replayed log. It owns what all solvers share: opening and checking the components, centring,
+versions and staleness, refusing damaged or repeated replies, consistent sweeps and certification.
+
+A run passes through phases: *opening* (every component reports its moments), *preparing* (sweeps a solver
+wants before its start), *solving*, *certifying* (sweeps at a frozen iterate), and back to solving
+when the certificate says no.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from grassia import geometry
+from grassia.certificate import Certificate, Certifier, Outcome, certify
+from grassia.errors import GrassiaError, InvalidComponent, InvalidInput
+from grassia.messages import (
+    Array,
+    Failure,
+    Lost,
+    Message,
+    Query,
+    Reply,
+    Restored,
+    Task,
+    checksum,
+)
+from grassia.moments import PooledMoments
+from grassia.result import Event, History, Result, Status, fix_signs
+from grassia.solvers.base import Arrival, Problem, Solver
+
+log = logging.getLogger("grassia")
+
+OPENING, PREPARING, SOLVING, CERTIFYING = "opening", "preparing", "solving", "certifying"
+
+
+class ComponentFailed(GrassiaError, RuntimeError):
+    """A component's task raised again and again; the cause is chained."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When to give up: passes over all components, failures of one component in a row, stall."""
+
+    max_passes: float = 10_000.0
+    retries: int = 3
+    stall_passes: float = 500.0
+
+
+class Server:
+    """The server of one run.
+
+    Parameters
+    ----------
+    solver : Solver
+        Frozen configuration; its state lives here.
+    k : int
+        Dimension wanted.
+    groups : sequence of sequences of int
+        The components pinned to each worker; a worker has one task at a time.
+    weights : ndarray (n,), optional
+        Positive; normalised here. None: by row counts where all components have them, else equal.
+    tol : float
+        Wanted sine of the largest angle.
+    v0 : ndarray (d, k), optional
+        Start; orthonormalised here. None: a random point.
+    rng : numpy Generator
+        For the start, the probes of the certificate and the random order.
+    certifier, limits, history : optional
+        How hard to certify, when to give up, how much to remember.
+    """
+
+    def __init__(
+        self,
+        solver: Solver[Any],
+        k: int,
+        groups: Sequence[Sequence[int]],
+        *,
+        weights: Array | None = None,
+        tol: float = 1e-6,
+        v0: Array | None = None,
+        rng: np.random.Generator,
+        certifier: Certifier | None = None,
+        limits: Limits | None = None,
+        history: History | None = None,
+    ) -> None:
+        self.solver = solver
+        self.k, self.tol, self.v0, self.rng = k, tol, v0, rng
+        self.n = sum(len(group) for group in groups)
+        self.certifier = certifier or Certifier()
+        self.limits = limits or Limits()
+        self.history = history or History()
+        self.status: Status | None = None
+        self.now = 0.0
+
+        self._groups = [list(group) for group in groups]
+        self._owner = {i: w for w, group in enumerate(self._groups) for i in group}
+        self._orders = [_Order(group, solver.order, rng) for group in self._groups]
+        self._idle: deque[int] = deque(range(len(self._groups)))
+        self._waiting: list[int] = []
+        self._busy: dict[int, Task] = {}
+        self._down: set[int] = set()
+
+        self._moments = PooledMoments(self.n, weights)
+        self._informed = np.zeros(self.n, dtype=bool)
+        self._ordinals = np.zeros(self.n, dtype=np.int64)
+        self._failures = np.zeros(self.n, dtype=np.int64)
+        self._next_id = 0
+        self.replies = 0
+        self.products = 0
+        self.sent_bytes = 0
+        self.received_bytes = 0
+        self.rejected = 0
+        self.ignored = 0
+        self.busy_seconds = np.zeros(self.n)
+        self.answers = np.zeros(self.n, dtype=np.int64)
+
+        self.phase = OPENING
+        self.state: Any = None
+        self.problem: Problem | None = None
+        self._round: int | None = None
+        self._pending: list[deque[int]] = []
+        self._sweep: _Sweep | None = None
+        self._new_round()
+
+        self._target = math.nan
+        self._refreshed: set[int] = set()
+        self._certified_at = 0
+        self._best: tuple[float, Array] | None = None
+        self._mark = (math.inf, 0)  # the best residual that counted as progress, and when
+        self._stalls = 0
+        self._ending: Status | None = None
+        self._outcome: Outcome | None = None
+
+    # -- ask ------------------------------------------------------------------------------------
+
+    def ask(self) -> list[Task]:
+        """Tasks for every worker that is free and has something to do."""
+        tasks = []
+        while self._idle and self.status is None:
+            worker = self._idle.popleft()
+            if worker in self._down or worker in self._busy:
+                continue
+            task = self._task_for(worker)
+            if task is None:
+                self._waiting.append(worker)
+                continue
+            self._busy[worker] = task
+            self.sent_bytes += task.nbytes
+            tasks.append(task)
+        return tasks
+
+    def renew(self, task: Task) -> Task:
+        """The same task, asked at the current iterate (for gradients evaluated at return)."""
+        worker = self._owner[task.component]
+        if self.phase != SOLVING or self._busy.get(worker) is not task:
+            return task
+        query = self.solver.ask(self.state, task.component)
+        if query is None:
+            return task
+        version = self.solver.version(self.state)
+        renewed = replace(task, query=self._with_mean(task.component, query), version=version)
+        self._busy[worker] = renewed
+        return renewed
+
+    def _task_for(self, worker: int) -> Task | None:
+        if self.phase == SOLVING and self._round is None:
+            for _ in self._groups[worker]:
+                component = self._orders[worker].next()
+                query = self.solver.ask(self.state, component)
+                if query is not None:
+                    return self._address(component, query)
+            return None
+        pending = self._pending[worker]
+        while pending:
+            component = pending.popleft()
+            query = self._query(component)
+            if query is not None:
+                return self._address(component, query)
+        return None
+
+    def _query(self, component: int) -> Query | None:
+        if self.phase == OPENING:
+            return Query("open")
+        if self._sweep is not None:
+            if self.phase == CERTIFYING and self._sweep.first:
+                return self.solver.sweep_query(self.state, component, self._sweep.block)
+            return Query("apply", {"block": self._sweep.block})
+        return self.solver.ask(self.state, component)
+
+    def _address(self, component: int, query: Query) -> Task:
+        version = 0 if self.state is None else self.solver.version(self.state)
+        ordinal = int(self._ordinals[component])
+        self._ordinals[component] += 1
+        self._next_id += 1
+        return Task(
+            self._next_id, component, version, ordinal, self._with_mean(component, query)
+        )
+
+    def _with_mean(self, component: int, query: Query) -> Query:
+        # A component learns the global mean once; a restarted worker has to be told again.
+        mean = self._moments.mean
+        if mean is None or self._informed[component] or self.phase == OPENING:
+            return query
+        return replace(query, arrays={**query.arrays, "mean": mean})
+
+    def _new_round(self) -> None:
+        self._pending = [deque(group) for group in self._groups]
+        self._wake()
+
+    def _wake(self) -> None:
+        self._idle.extend(self._waiting)
+        self._waiting.clear()
+
+    # -- tell -----------------------------------------------------------------------------------
+
+    def tell(self, messages: Sequence[Message], now: float = 0.0) -> None:
+        """Take what arrived together: one update absorbs all of it."""
+        self.now = now
+        arrivals: list[Arrival] = []
+        for message in messages:
+            if isinstance(message, Reply):
+                self._take_reply(message, arrivals)
+            elif isinstance(message, Failure):
+                self._take_failure(message)
+            elif isinstance(message, Lost):
+                self._take_loss(message)
+            else:
+                self._take_restored(message)
+        if arrivals and self.status is None:
+            self._advance(arrivals)
+
+    def _take_reply(self, reply: Reply, arrivals: list[Arrival]) -> None:
+        worker = self._owner.get(reply.component, -1)
+        task = self._busy.get(worker)
+        if task is None or task.id != reply.task:
+            self.ignored += 1  # repeated, or of a worker already given up: it was counted once
+            return
+        self.received_bytes += reply.nbytes
+        self._release(worker)
+        if checksum(reply.arrays) != reply.checksum:
+            self.rejected += 1
+            self._note("corrupt reply rejected", reply.component, "its checksum does not match")
+            self._again(task, GrassiaError("its replies are damaged: the checksum does not match"))
+            return
+        self._failures[reply.component] = 0
+        if "mean" in task.query.arrays:
+            self._informed[reply.component] = True
+        self.replies += 1
+        self.answers[reply.component] += 1
+        self.busy_seconds[reply.component] += reply.elapsed
+        version = 0 if self.state is None else self.solver.version(self.state)
+        stale = version - task.version
+        arrivals.append(
+            Arrival(reply.component, task.version, stale, reply.arrays, reply.scalars)
+        )
+        if self.phase in (PREPARING, CERTIFYING) and self._sweep is not None:
+            # Answers to the solver's own questions may still come in while the iterate is frozen.
+            block = task.query.arrays.get("block")
+            if block is not self._sweep.block:
+                arrivals.pop()
+
+    def _take_failure(self, failure: Failure) -> None:
+        worker = self._owner.get(failure.component, -1)
+        task = self._busy.get(worker)
+        if task is None or task.id != failure.task:
+            self.ignored += 1
+            return
+        self._release(worker)
+        if isinstance(failure.error, InvalidComponent):
+            raise InvalidComponent(failure.error.rule, failure.component) from failure.error
+        if isinstance(failure.error, InvalidInput | FileNotFoundError):
+            raise InvalidComponent(str(failure.error), failure.component) from failure.error
+        self._note("task failed", failure.component, repr(failure.error))
+        self._again(task, failure.error)
+
+    def _again(self, task: Task, cause: Exception) -> None:
+        self._failures[task.component] += 1
+        if self._failures[task.component] > self.limits.retries:
+            raise ComponentFailed(
+                f"component {task.component} failed {self.limits.retries + 1} times in a row "
+                f"({cause}); the last cause is chained. Mend it, or leave the component out."
+            ) from cause
+        self._requeue(task.component)
+
+    def _requeue(self, component: int) -> None:
+        if self._pending:
+            self._pending[self._owner[component]].appendleft(component)
+
+    def _take_loss(self, loss: Lost) -> None:
+        worker = self._owner[loss.components[0]]
+        task = self._busy.pop(worker, None)
+        self._down.add(worker)
+        if task is not None:
+            self._requeue(task.component)
+        for component in loss.components:
+            self._informed[component] = False
+            self._note("worker lost", component, loss.reason)
+            if self.state is not None:
+                self.state = self.solver.lost(self.state, component)
+        if loss.permanent:
+            log.error("a worker is lost for good: %s", loss.reason)
+            self._finish(Status.WORKER_LOST)
+
+    def _take_restored(self, restored: Restored) -> None:
+        worker = self._owner[restored.components[0]]
+        self._down.discard(worker)
+        self._idle.append(worker)
+        for component in restored.components:
+            self._note("worker restored", component, "its data was reopened")
+
+    def _release(self, worker: int) -> None:
+        self._busy.pop(worker, None)
+        self._idle.append(worker)
+
+    def _note(self, kind: str, component: int | None, text: str) -> None:
+        version = 0 if self.state is None else self.solver.version(self.state)
+        self.history.note(Event(self.now, version, kind, component, text))
+        log.info("%s (component %s): %s", kind, component, text)
+
+    # -- phases ---------------------------------------------------------------------------------
+
+    def _advance(self, arrivals: list[Arrival]) -> None:
+        if self.phase == OPENING:
+            for arrival in arrivals:
+                self._moments.add(arrival.component, arrival.arrays, arrival.scalars)
+            if self._moments.complete:
+                self._opened()
+        elif self._sweep is not None:
+            self._absorb_sweep(self._sweep, arrivals)
+        else:
+            self._solve(arrivals)
+
+    def _opened(self) -> None:
+        moments = self._moments
+        d = moments.n_features
+        if not 1 <= self.k <= d:
+            raise InvalidInput(
+                f"`k` must satisfy 1 <= k <= n_features; got k={self.k}, n_features={d}."
+            )
+        weights, total, positive = moments.finish()
+        largest = max(len(group) for group in self._groups)
+        self.problem = Problem(self.n, d, self.k, weights, total, positive, largest)
+        self._start = _starting_point(self.v0, d, self.k, self.rng)
+        steps = self.solver.prepare(self.problem, self.rng)
+        if steps is None:
+            self._begin(None)
+        else:
+            self.phase = PREPARING
+            self._drive(steps, None)
+
+    def _begin(self, prepared: Any) -> None:
+        assert self.problem is not None
+        self.state = self.solver.init(self.problem, self._start, prepared)
+        self._enter_solving()
+
+    def _enter_solving(self) -> None:
+        self.phase = SOLVING
+        self._sweep = None
+        self._round = self.solver.round(self.state)
+        self._refreshed.clear()
+        self._new_round()
+
+    def _solve(self, arrivals: list[Arrival]) -> None:
+        before = self.solver.version(self.state)
+        self.state = self.solver.tell(self.state, arrivals)
+        self.products += len(arrivals)
+        self._refreshed.update(arrival.component for arrival in arrivals)
+        round_now = self.solver.round(self.state)
+        if round_now != self._round:
+            self._round = round_now
+            self._new_round()
+        elif self._waiting and self.solver.version(self.state) != before and round_now is None:
+            self._wake()
+        residual = self.solver.residual(self.state)
+        if residual is None:
+            return
+        if self.solver.version(self.state) != before:
+            self._remember(residual, arrivals)
+        self._consider(residual)
+
+    def _remember(self, residual: float, arrivals: list[Arrival]) -> None:
+        self.history.add(
+            time=self.now,
+            version=self.solver.version(self.state),
+            residual=residual,
+            step=self.solver.step_size(self.state),
+            staleness=max(arrival.staleness for arrival in arrivals),
+            arrivals=len(arrivals),
+            passes=self.passes,
+        )
+        if self._best is None or residual < 0.9 * self._best[0]:
+            self._best = (residual, self.solver.subspace(self.state))
+
+    @property
+    def passes(self) -> float:
+        """Answers so far, in passes over all components."""
+        return self.replies / self.n
+
+    # -- certification --------------------------------------------------------------------------
+
+    def _consider(self, residual: float) -> None:
+        """Propose the iterate for certification when its own estimate is small or has stalled."""
+        if not math.isfinite(residual) or not np.isfinite(self.solver.subspace(self.state)).all():
+            raise GrassiaError(
+                "the iterate is no longer finite; the components' products must have overflowed. "
+                "Scale the data."
+            )
+        if self.passes >= self.limits.max_passes:
+            self.end(Status.MAX_PASSES)
+            return
+        if math.isnan(self._target):
+            self._target = self.tol * self.solver.scale(self.state)
+        if residual < 0.9 * self._mark[0]:
+            self._mark = (residual, self.replies)
+        stalled = self.replies - self._mark[1] > self.limits.stall_passes * self.n
+        if len(self._refreshed) == self.n and (residual <= self._target or stalled):
+            if stalled:
+                self._stalls += 1
+                self._mark = (residual, self.replies)
+            self._certify()
+
+    def end(self, status: Status, sweeps: int | None = None) -> None:
+        """Wind up: one last certificate, then stop with `status` (or CONVERGED, if it says so)."""
+        if self.status is not None or self._ending is not None:
+            return
+        self._ending = status
+        if self.state is None or self.solver.residual(self.state) is None:
+            self._finish(status)
+        elif self.phase == SOLVING:
+            self._certify(sweeps)
+
+    def abandon(self, status: Status) -> None:
+        """Stop now, with what there is."""
+        if self.status is None:
+            self._finish(status)
+
+    def _certify(self, sweeps: int | None = None) -> None:
+        assert self.problem is not None
+        self.phase = CERTIFYING
+        candidates = [self.solver.subspace(self.state)]
+        if self._ending is not None and self._best is not None:
+            candidates.append(self._best[1])
+        certifier = self.certifier
+        if sweeps is not None:
+            certifier = replace(certifier, max_sweeps=sweeps)
+        steps = certify(
+            candidates,
+            self.tol,
+            self.rng,
+            total=self.problem.total,
+            positive=self.problem.positive,
+            certifier=certifier,
+        )
+        self._drive(steps, None)
+
+    def _drive(self, steps: Generator[Array, Array, Any], product: Array | None) -> None:
+        """Advance a generator of sweeps: lay out its next block, or take its result."""
+        try:
+            block = next(steps) if product is None else steps.send(product)
+        except StopIteration as end:
+            if self.phase == PREPARING:
+                self._begin(end.value)
+            else:
+                self._judge(end.value)
+            return
+        self._sweep = _Sweep(steps, block, self.n, first=product is None)
+        self._new_round()
+
+    def _absorb_sweep(self, sweep: _Sweep, arrivals: list[Arrival]) -> None:
+        assert self.problem is not None
+        for arrival in arrivals:
+            product = arrival.arrays["product"]
+            self.products += 1
+            sweep.sum += self.problem.weights[arrival.component] * product
+            sweep.awaiting -= 1
+            if sweep.first and self.phase == CERTIFYING:
+                self.state = self.solver.sweep_tell(
+                    self.state, arrival.component, product[:, : self.k]
+                )
+        if sweep.awaiting == 0:
+            if sweep.first and self.phase == CERTIFYING:
+                self.state = self.solver.sweep_done(self.state, sweep.sum[:, : self.k])
+            self._drive(sweep.steps, sweep.sum)
+
+    def _judge(self, outcome: Outcome) -> None:
+        """Accept the certificate, or say why not and what to do next."""
+        certificate = outcome.certificate
+        if self._outcome is None or certificate.converged or _better(outcome, self._outcome):
+            self._outcome = outcome
+        if certificate.converged:
+            self._finish(Status.CONVERGED)
+            return
+        if self._ending is not None:
+            self._finish(self._ending)
+            return
+        verdict = self._verdict(outcome)
+        if verdict is not None:
+            self._finish(verdict)
+            return
+        bottom = float(certificate.values[-1])
+        ahead = certificate.next_lower - bottom
+        if ahead > 10.0 * certificate.residual_norm and outcome.explored_captured > (
+            certificate.captured + 100.0 * certificate.rounding
+        ):
+            self._note("restarted", None, "a direction outside the iterate carries more variance")
+            self.state = self.solver.restart(self.state, outcome.explored)
+            self._best = None
+        else:
+            self._note("certificate refused", None, f"sine bound {certificate.sin_theta}")
+        gap = max(certificate.gap.value, 0.25 * certificate.optimistic_gap)
+        wanted = 0.5 * self.tol * gap if gap > 0.0 else 0.1 * self._target
+        self._target = min(wanted, 0.5 * self._target)
+        self._mark = (math.inf, self.replies)
+        self._enter_solving()
+
+    def _verdict(self, outcome: Outcome) -> Status | None:
+        certificate = outcome.certificate
+        floor = 2.0 * certificate.rounding
+        at_floor = certificate.residual_norm <= 10.0 * certificate.rounding
+        optimistic = certificate.optimistic_gap
+        reachable = optimistic > 0.0 and floor <= self.tol * optimistic
+        if at_floor and abs(optimistic) <= 10.0 * certificate.rounding / self.tol:
+            return Status.GAP_TOO_SMALL
+        good_if_gap = optimistic > 0.0 and certificate.residual_norm <= self.tol * 0.25 * optimistic
+        if good_if_gap:  # all sweeps were used and the gap could still not be certified
+            return Status.GAP_TOO_SMALL
+        if at_floor and optimistic > 0.0 and not reachable:
+            return Status.PRECISION
+        if self._stalls >= 2:
+            return Status.PRECISION if at_floor else Status.STALLED
+        return None
+
+    def check_alive(self) -> None:
+        """Refuse to wait for nothing: a free worker with no task and no answer on its way."""
+        if self.status is None and not self._busy and not self._down:
+            raise GrassiaError(
+                f"no task is under way in phase {self.phase!r} and the solver asks for none; "
+                "this is a fault of the solver, please report it."
+            )
+
+    # -- the end --------------------------------------------------------------------------------
+
+    def _finish(self, status: Status) -> None:
+        self.status = status
+        self._idle.clear()
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """The best certificate so far."""
+        return None if self._outcome is None else self._outcome.certificate
+
+    @property
+    def ending(self) -> bool:
+        """Whether the run is being wound up."""
+        return self._ending is not None
+
+    @property
+    def mean(self) -> Array | None:
+        """The weighted mean of the rows, where the components are centred rows."""
+        return self._moments.mean
+
+    @property
+    def target(self) -> float:
+        """The residual estimate at which the iterate is proposed next; NaN before the start."""
+        return self._target
+
+    def result(self, stats: dict[str, Any]) -> Result:
+        """The answer, once `status` is set."""
+        assert self.status is not None
+        if self._outcome is not None:
+            vectors, values = self._outcome.W, self._outcome.certificate.values
+            certificate = self._outcome.certificate
+        else:
+            certificate = None
+            vectors = self._fallback()
+            values = np.full(self.k, np.nan)
+        return Result(
+            vectors=fix_signs(vectors),
+            values=np.array(values),
+            status=self.status,
+            converged=self.status is Status.CONVERGED,
+            certificate=certificate,
+            history=self.history,
+            stats=stats,
+        )
+
+    def _fallback(self) -> Array:
+        if self._best is not None:
+            return self._best[1]
+        if self.state is not None:
+            return self.solver.subspace(self.state)
+        if self.problem is not None:
+            return self._start
+        raise GrassiaError(
+            f"the run ended ({self.status and self.status.name}) before every component was opened, "
+            "so there is no answer yet. Allow more time, or check the workers."
+        )
+
+
+class _Sweep:
+    """A consistent product in progress: `sum w_i A_i block` over components heard so far."""
+
+    def __init__(
+        self, steps: Generator[Array, Array, Any], block: Array, n: int, first: bool
+    ) -> None:
+        self.steps, self.block, self.first = steps, block, first
+        self.sum = np.zeros_like(block)
+        self.awaiting = n
+
+
+class _Order:
+    """The order in which a worker that holds several components visits them."""
+
+    def __init__(self, group: Sequence[int], order: str, rng: np.random.Generator) -> None:
+        self._group, self._order, self._rng = list(group), order, rng
+        self._queue: deque[int] = deque()
+
+    def next(self) -> int:
+        if self._order == "random" and len(self._group) > 1:
+            return self._group[int(self._rng.integers(len(self._group)))]
+        if not self._queue:
+            self._queue.extend(self._group)
+            if self._order == "shuffled" and len(self._group) > 1:
+                self._rng.shuffle(self._queue)
+        return self._queue.popleft()
+
+
+def _starting_point(v0: Array | None, d: int, k: int, rng: np.random.Generator) -> Array:
+    if v0 is None:
+        return np.asarray(geometry.random_point(d, k, rng))
+    if v0.shape != (d, k):
+        raise InvalidInput(
+            f"`v0` must have shape (n_features, k) = ({d}, {k}); got {v0.shape}."
+        )
+    if np.linalg.norm(v0.T @ v0 - np.eye(k)) <= 1e-13 * k:
+        return v0  # already orthonormal: leave its bits alone
+    return np.asarray(geometry.polar(v0))
+
+
+def _better(new: Outcome, old: Outcome) -> bool:
+    margin = max(new.certificate.rounding, old.certificate.rounding)
+    if abs(new.certificate.captured - old.certificate.captured) <= margin:
+        return new.certificate.residual_norm <= old.certificate.residual_norm
+    return new.certificate.captured > old.certificate.captured

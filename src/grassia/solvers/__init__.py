@@ -1,0 +1,33 @@
+"""The solvers, one algorithm a file. `get` finds one by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from grassia.errors import InvalidInput
+from grassia.solvers.base import Arrival, Problem, Solver
+from grassia.solvers.grassia import Grassia
+
+__all__ = ["Arrival", "Grassia", "Problem", "Solver", "get", "names"]
+
+_BY_NAME: dict[str, type[Solver[Any]]] = {Grassia.name: Grassia}
+
+
+def names() -> list[str]:
+    """The names `get` knows."""
+    return sorted(_BY_NAME)
+
+
+def get(solver: str | Solver[Any]) -> Solver[Any]:
+    """A solver from its name (with its default parameters), or the solver itself.
+
+    >>> get("grassia").name
+    'grassia'
+    """
+    if isinstance(solver, Solver):
+        return solver
+    if isinstance(solver, str) and solver in _BY_NAME:
+        return _BY_NAME[solver]()
+    raise InvalidInput(
+        f"`solver` must be a solver object or one of {', '.join(map(repr, ['auto', *names()]))}; got {solver!r}."
+    )

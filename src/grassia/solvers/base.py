@@ -1,0 +1,113 @@
+"""What a solver is: frozen configuration, a state that is a separate value, and pure steps on it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+
+from grassia.messages import Array, Query, Scalar
+
+StateT = TypeVar("StateT")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is known once every component was opened.
+
+    `weights` sum to one; `total` is the exact trace of A where it is known; `positive` says that A is known
+    to be positive semidefinite; `largest_group` is the most components that share one worker.
+    """
+
+    n: int
+    d: int
+    k: int
+    weights: Array
+    total: float | None
+    positive: bool
+    largest_group: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One accepted answer: whose, at which version it was asked, how stale it is now."""
+
+    component: int
+    version: int
+    staleness: int
+    arrays: Mapping[str, Array]
+    scalars: Mapping[str, Scalar]
+
+
+class Solver(Generic[StateT]):
+    """Base of every solver. Subclasses are frozen dataclasses.
+
+    A solver has no clock, does no input or output and draws no random number but from the generator it
+    is given. The server calls `ask` for a worker that is free, `tell` with what arrived, and never
+    looks into the state but through the methods below.
+    """
+
+    name: ClassVar[str]
+    order: str = "cyclic"
+
+    def prepare(self, problem: Problem, rng: np.random.Generator) -> Generator[Array, Array, Any] | None:
+        """Consistent products wanted before the start (as `certify` does it), or None."""
+        return None
+
+    def init(self, problem: Problem, W: Array, prepared: Any) -> StateT:
+        """The state before anything was asked; `W` is the orthonormal start."""
+        raise NotImplementedError
+
+    def round(self, state: StateT) -> int | None:
+        """The number of the current round, in which each component is asked once; None: no rounds."""
+        return None
+
+    def ask(self, state: StateT, component: int) -> Query | None:
+        """What to ask of a component now; None when there is nothing."""
+        raise NotImplementedError
+
+    def tell(self, state: StateT, arrivals: Sequence[Arrival]) -> StateT:
+        """Absorb the arrived subset and move the iterate where the method says so."""
+        raise NotImplementedError
+
+    def lost(self, state: StateT, component: int) -> StateT:
+        """The worker that held this component died, with whatever it had cached."""
+        return state
+
+    def version(self, state: StateT) -> int:
+        """How many times the iterate has moved."""
+        raise NotImplementedError
+
+    def subspace(self, state: StateT) -> Array:
+        """The current iterate, orthonormal (d, k)."""
+        raise NotImplementedError
+
+    def residual(self, state: StateT) -> float | None:
+        """Estimated norm of the residual of the iterate, however stale; None before there is one."""
+        raise NotImplementedError
+
+    def scale(self, state: StateT) -> float:
+        """A number of the size of the wanted eigenvalues, to measure residuals against."""
+        raise NotImplementedError
+
+    def step_size(self, state: StateT) -> float:
+        """The step last taken; NaN for a method that has none."""
+        return float("nan")
+
+    def sweep_query(self, state: StateT, component: int, block: Array) -> Query:
+        """The query by which a consistent sweep asks for `A_i block`; the first k columns are the iterate."""
+        return Query("apply", {"block": block})
+
+    def sweep_tell(self, state: StateT, component: int, product: Array) -> StateT:
+        """Make use of one component's exact product with the frozen iterate."""
+        return state
+
+    def sweep_done(self, state: StateT, product: Array) -> StateT:
+        """Make use of the exact product of A with the frozen iterate."""
+        return state
+
+    def restart(self, state: StateT, W: Array) -> StateT:
+        """Go on from another subspace: the current one was proved not to be the leading one."""
+        raise NotImplementedError

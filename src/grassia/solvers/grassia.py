@@ -1,0 +1,396 @@
+"""GRASSIA: incremental aggregation of stale component gradients on the Grassmannian.
+
+Algorithm 1 of the paper, for any arriving subset: the server keeps the iterate `W` and the aggregate
+`G = sum w_i G_i` of cached gradients `G_i = -2 (I - VV') A_i V`, each at the iterate `V` its worker was
+last given. What arrives replaces its own entries, then `W <- Polar(W - eta G)`.
+
+Who arrives decides the form: one component at the current iterate is the serial incremental method, all of
+them the synchronous one (`mode="synchronous"`), whatever came in the asynchronous one.
+
+Cost of an update: O(dk) for each arrival and O(d k^2) for the polar step, whatever n is. Memory of the
+server: three d x k blocks and a few numbers for each component.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from grassia import geometry, theory
+from grassia.components import Component
+from grassia.errors import InvalidInput
+from grassia.messages import Array, Query, Scalar
+from grassia.solvers.base import Arrival, Problem, Solver
+from grassia.spectrum import LeadingSpectrum, lanczos_spread, leading_spectrum
+from grassia.worker import Answer, Cache, finite_product, procedure
+
+NOT_HELD = -1  # the version of a cache entry that no worker holds
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A value: every step makes a new one, arrays are never changed in place."""
+
+    problem: Problem
+    W: Array
+    G: Array
+    version: int = 0
+    started: bool = False
+    round: int = 0
+    awaiting: int = 0  # answers the current round still lacks (start, or synchronous mode)
+    entry: Any = None  # per component: the version of the cached gradient that G contains
+    captured: Any = None  # per component: trace(V'A_iV) at its last answer
+    table: tuple[Array, ...] = ()  # the gradients themselves, table="server" only
+    fresh: Array | None = None  # the aggregate being summed anew
+    fresh_in: Any = None  # per component: whether `fresh` contains it
+    since_resum: int = 0
+    step: float = math.nan
+    spread: Any = None  # per component: estimated spectral spread nu_i
+    spectrum: LeadingSpectrum | None = None
+    worst: int = 0  # largest staleness seen
+    damping: float = 1.0
+    window: tuple[float, float, int] = (math.inf, -math.inf, 0)  # least |G|, best captured, updates
+
+
+@dataclass(frozen=True)
+class Grassia(Solver[State]):
+    """GRASSIA, Algorithm 1 of the paper.
+
+    Parameters
+    ----------
+    step : float, "auto" or "theory"
+        A number is used as it is. "auto" adapts to the spreads of the components and to the staleness
+        there is: `0.8 / (nu + 2 sum w_i nu_i tau_i)`, damped while the surrogate rises. "theory" is the
+        guaranteed step of the broad-basin theorem, from estimates of nu, nu_avg and delta and the
+        largest staleness seen (or `tau`); expect it to be small.
+    mode : {"asynchronous", "synchronous"}
+        Whether an update waits for all components.
+    order : {"cyclic", "shuffled", "random"}
+        In which order a worker that holds several components visits them.
+    table : {"worker", "server"}
+        Where the cached gradients are. "worker": the server stays O(dk), messages are corrections, a
+        lost worker costs one re-summation. "server": O(ndk) memory, messages are whole gradients.
+    resum_passes : int
+        After so many passes the aggregate is summed anew from whole gradients, against rounding drift;
+        no worker waits for it. 0 means never.
+    delta : float, optional
+        The eigengap, if known, for step="theory".
+    tau : int, optional
+        A bound on the staleness, if known, for step="theory".
+    spread_steps : int
+        Lanczos steps a worker makes to estimate its spread ("auto" and "theory").
+    """
+
+    step: float | str = "auto"
+    mode: str = "asynchronous"
+    order: str = "cyclic"
+    table: str = "worker"
+    resum_passes: int = 50
+    delta: float | None = None
+    tau: int | None = None
+    spread_steps: int = 6
+
+    name: ClassVar[str] = "grassia"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.step, str):
+            _one_of("step", self.step, ("auto", "theory"), "or a positive number")
+        elif not (math.isfinite(self.step) and self.step > 0.0):
+            raise InvalidInput(f"`step` must be positive and finite; got {self.step}.")
+        _one_of("mode", self.mode, ("asynchronous", "synchronous"))
+        _one_of("order", self.order, ("cyclic", "shuffled", "random"))
+        _one_of("table", self.table, ("worker", "server"))
+        if self.resum_passes < 0:
+            raise InvalidInput(f"`resum_passes` must be >= 0; got {self.resum_passes}.")
+        if self.spread_steps < 1:
+            raise InvalidInput(f"`spread_steps` must be >= 1; got {self.spread_steps}.")
+
+    # -- what the server calls ------------------------------------------------------------------
+
+    def prepare(
+        self, problem: Problem, rng: np.random.Generator
+    ) -> Generator[Array, Array, LeadingSpectrum] | None:
+        if self.step == "theory" and self.delta is None:
+            return leading_spectrum(problem.d, problem.k, rng)
+        return None
+
+    def init(self, problem: Problem, W: Array, prepared: Any) -> State:
+        n = problem.n
+        return State(
+            problem=problem,
+            W=W,
+            G=np.zeros_like(W),
+            awaiting=n,
+            entry=np.full(n, NOT_HELD, dtype=np.int64),
+            captured=np.zeros(n),
+            table=tuple(np.zeros_like(W) for _ in range(n)) if self.table == "server" else (),
+            spread=np.zeros(n),
+            spectrum=prepared,
+        )
+
+    def round(self, state: State) -> int | None:
+        return state.round if not state.started or self.mode == "synchronous" else None
+
+    def ask(self, state: State, component: int) -> Query:
+        summing = state.fresh is not None and not state.fresh_in[component]
+        options: dict[str, Scalar] = {
+            "weight": float(state.problem.weights[component]),
+            "version": state.version,
+            "base": int(state.entry[component]) if state.started else NOT_HELD,
+            "whole": bool(summing or not state.started or self.table == "server"),
+            "cache": self.table == "worker",
+        }
+        if not state.started and isinstance(self.step, str):
+            options["spread_steps"] = self.spread_steps
+        return Query("gradient", {"iterate": state.W}, options)
+
+    def tell(self, state: State, arrivals: Sequence[Arrival]) -> State:
+        for arrival in arrivals:
+            state = self._absorb(state, arrival)
+        if not arrivals or (self.round(state) is not None and state.awaiting > 0):
+            return state
+        if self.round(state) is not None:
+            state = replace(state, started=True, round=state.round + 1, awaiting=state.problem.n)
+        return self._move(state)
+
+    def lost(self, state: State, component: int) -> State:
+        if self.table == "server":
+            return state
+        entry = _put(state.entry, component, NOT_HELD)
+        if not state.started:
+            return replace(state, entry=entry)
+        return self._resum(replace(state, entry=entry))
+
+    def version(self, state: State) -> int:
+        return state.version
+
+    def subspace(self, state: State) -> Array:
+        return state.W
+
+    def residual(self, state: State) -> float | None:
+        return float(np.linalg.norm(state.G)) / 2.0 if state.started else None
+
+    def scale(self, state: State) -> float:
+        captured = float(state.problem.weights @ state.captured)
+        return max(abs(captured) / state.problem.k, np.finfo(np.float64).tiny)
+
+    def step_size(self, state: State) -> float:
+        return state.step
+
+    # -- consistent sweeps ----------------------------------------------------------------------
+
+    def sweep_query(self, state: State, component: int, block: Array) -> Query:
+        options: dict[str, Scalar] = {
+            "k": state.problem.k,
+            "version": state.version,
+            "cache": self.table == "worker",
+        }
+        return Query("gradient-sweep", {"block": block}, options)
+
+    def sweep_tell(self, state: State, component: int, product: Array) -> State:
+        captured = _put(state.captured, component, float(np.sum(state.W * product)))
+        if self.table == "server":
+            weight = float(state.problem.weights[component])
+            gradient = weight * geometry.riemannian_gradient(state.W, product)
+            return replace(state, table=_swap(state.table, component, gradient), captured=captured)
+        entry = _put(state.entry, component, state.version)
+        return replace(state, entry=entry, captured=captured)
+
+    def sweep_done(self, state: State, product: Array) -> State:
+        state = replace(
+            state,
+            G=geometry.riemannian_gradient(state.W, product),
+            started=True,
+            fresh=None,
+            since_resum=0,
+            awaiting=state.problem.n,
+            round=state.round + 1,
+        )
+        if self.table == "worker" and bool((state.entry == NOT_HELD).any()):
+            state = self._resum(state)  # a worker died after its part of the sweep
+        return state
+
+    def restart(self, state: State, W: Array) -> State:
+        n = state.problem.n
+        return replace(
+            self.init(state.problem, W, state.spectrum),
+            version=state.version + 1,
+            round=state.round + 1,
+            entry=np.full(n, NOT_HELD, dtype=np.int64),
+            worst=state.worst,
+        )
+
+    # -- the algorithm --------------------------------------------------------------------------
+
+    def _absorb(self, state: State, arrival: Arrival) -> State:
+        i, arrays, scalars = arrival.component, arrival.arrays, arrival.scalars
+        whole = arrays.get("whole")
+        G, table, fresh, fresh_in = state.G, state.table, state.fresh, state.fresh_in
+        if not state.started:
+            assert whole is not None
+            G = G + whole
+            if table:
+                table = _swap(table, i, whole)
+        elif table:
+            assert whole is not None
+            G = G + (whole - table[i])
+            table = _swap(table, i, whole)
+        else:
+            correction = arrays.get("correction")
+            if correction is not None:
+                G = G + correction
+            elif fresh is None or fresh_in[i]:
+                # What G holds of this component can no longer be corrected: sum everything anew.
+                fresh, fresh_in = np.zeros_like(G), np.zeros(state.problem.n, dtype=bool)
+            if fresh is not None:
+                if not fresh_in[i]:
+                    assert whole is not None
+                    fresh, fresh_in = fresh + whole, _put(fresh_in, i, True)
+                elif correction is not None:
+                    fresh = fresh + correction
+                if bool(fresh_in.all()):
+                    G, fresh, fresh_in = fresh, None, None
+        spread = state.spread
+        if "spread" in scalars:
+            spread = _put(spread, i, float(scalars["spread"] or 0.0))
+        return replace(
+            state,
+            G=G,
+            table=table,
+            fresh=fresh,
+            fresh_in=fresh_in,
+            spread=spread,
+            entry=_put(state.entry, i, arrival.version),
+            captured=_put(state.captured, i, float(scalars["captured"] or 0.0)),
+            awaiting=state.awaiting - 1,
+            since_resum=state.since_resum + 1,
+        )
+
+    def _move(self, state: State) -> State:
+        state = replace(state, worst=max(state.worst, self._staleness(state)))
+        if self.resum_passes and state.since_resum >= self.resum_passes * state.problem.n:
+            state = self._resum(state)
+        if self.step == "auto":
+            state = _watch(state)
+        step = self._step(state)
+        W = geometry.polar(state.W - step * state.G)
+        return replace(state, W=W, version=state.version + 1, step=step)
+
+    def _resum(self, state: State) -> State:
+        if self.table == "server":
+            G = np.sum(np.stack(state.table), axis=0)
+            return replace(state, G=G, since_resum=0)
+        return replace(
+            state,
+            fresh=np.zeros_like(state.G),
+            fresh_in=np.zeros(state.problem.n, dtype=bool),
+            since_resum=0,
+        )
+
+    def _staleness(self, state: State) -> int:
+        held = state.entry[state.entry != NOT_HELD]
+        return int(state.version - held.min()) if held.size else 0
+
+    def _step(self, state: State) -> float:
+        if not isinstance(self.step, str):
+            return float(self.step)
+        weights, spread = state.problem.weights, state.spread
+        nu = float(weights @ spread)  # an upper bound of the spread of the sum
+        if nu <= 0.0:
+            return 1.0  # every component is a multiple of the identity: any step does
+        if self.step == "auto":
+            ages = np.maximum(state.version - state.entry, 0)
+            return state.damping * 0.8 / (nu + 2.0 * float((weights * spread) @ ages))
+        tau = state.worst if self.tau is None else self.tau
+        delta = self.delta
+        if delta is None:
+            assert state.spectrum is not None
+            delta = state.spectrum.gap(state.problem.k)
+        delta = min(max(delta, 1e-12 * nu), nu)
+        return theory.broad_step(state.problem.k, nu, nu, delta, tau)
+
+
+def _watch(state: State) -> State:
+    """Damp the automatic step when a pass made things worse, and ease it slowly otherwise."""
+    least, best, count = state.window
+    size = float(np.linalg.norm(state.G))
+    captured = float(state.problem.weights @ state.captured)
+    count += 1
+    if count % max(1, state.problem.n) != 0:
+        return replace(state, window=(least, best, count))
+    noise = 1e-9 * abs(captured)
+    worse = captured < best - noise and size > 2.0 * least
+    damping = max(0.5 * state.damping, 2.0**-20) if worse else min(1.0, 1.02 * state.damping)
+    if worse:
+        least, best = size, captured
+    return replace(
+        state, damping=damping, window=(min(least, size), max(best, captured), count)
+    )
+
+
+def _put(values: Any, index: int, value: Any) -> Any:
+    changed = values.copy()
+    changed[index] = value
+    return changed
+
+
+def _swap(table: tuple[Array, ...], index: int, value: Array) -> tuple[Array, ...]:
+    return (*table[:index], value, *table[index + 1 :])
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...], more: str = "") -> None:
+    if value not in allowed:
+        wanted = ", ".join(repr(one) for one in allowed)
+        raise InvalidInput(f"`{name}` must be one of {wanted} {more}".rstrip() + f"; got {value!r}.")
+
+
+# -- what the workers do ------------------------------------------------------------------------
+
+
+@procedure("gradient")
+def gradient(component: Component, cache: Cache, query: Query) -> Answer:
+    """The component's gradient at an iterate, as a correction to the one the server counts on.
+
+    `base` names that one by its version. Both it and the new gradient are kept, so a task that is run
+    twice gives the same answer twice. Without `base` (a restarted worker) the whole gradient is sent.
+    """
+    V, options = query.arrays["iterate"], query.options
+    product = finite_product(component, V)
+    new = geometry.riemannian_gradient(V, product)
+    weight = float(options["weight"] or 0.0)
+    held: dict[int, Array] = cache.get("gradients", {})
+    base = int(options["base"] or 0)
+    arrays: dict[str, Array] = {}
+    if options["cache"]:
+        if base in held:
+            arrays["correction"] = weight * (new - held[base])
+        kept = {base: held[base]} if base in held else {}
+        cache["gradients"] = {**kept, int(options["version"] or 0): new}
+    if options["whole"] or "correction" not in arrays:
+        arrays["whole"] = weight * new
+    scalars: dict[str, Scalar] = {"captured": float(np.sum(V * product))}
+    if "spread_steps" in options:
+        low, high = lanczos_spread(
+            component.apply,
+            component.n_features,
+            int(options["spread_steps"] or 1),
+            np.random.default_rng(0),
+        )
+        scalars["spread"] = high - low
+    return arrays, scalars
+
+
+@procedure("gradient-sweep")
+def gradient_sweep(component: Component, cache: Cache, query: Query) -> Answer:
+    """The product with a block whose first k columns are the iterate, whose gradient is cached."""
+    block, options = query.arrays["block"], query.options
+    product = finite_product(component, block)
+    if options["cache"]:
+        k = int(options["k"] or 0)
+        new = geometry.riemannian_gradient(block[:, :k], product[:, :k])
+        cache["gradients"] = {int(options["version"] or 0): new}
+    return {"product": product}, {}

@@ -1,0 +1,125 @@
+"""What runs beside the data: open the components, run procedures on them, keep their caches.
+
+A *procedure* is a named function `(component, cache, query) -> (arrays, scalars)`. Solvers register
+theirs with `@procedure("name")` in the module that defines them; a name of the form
+`"package.module:function"` is imported, so that a solver outside this package needs no registration in
+the worker. A procedure must be safe to run twice on the same task: engines repeat work.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from grassia.components import Component
+from grassia.errors import InvalidComponent, InvalidInput
+from grassia.messages import Array, Query, Reply, Scalar, Task, checksum
+
+Cache = dict[str, Any]
+Answer = tuple[Mapping[str, Array], Mapping[str, Scalar]]
+Procedure = Callable[[Component, Cache, Query], Answer]
+
+_PROCEDURES: dict[str, Procedure] = {}
+
+
+class Loader(Protocol):
+    """A small picklable value that opens one component where the worker runs."""
+
+    def open(self) -> Component: ...
+
+
+def procedure(name: str) -> Callable[[Procedure], Procedure]:
+    """Register a procedure under `name`."""
+
+    def register(function: Procedure) -> Procedure:
+        _PROCEDURES[name] = function
+        return function
+
+    return register
+
+
+def find_procedure(name: str) -> Procedure:
+    """Return the procedure called `name`, importing it when the name is `module:function`."""
+    if name in _PROCEDURES:
+        return _PROCEDURES[name]
+    if ":" in name:
+        module, _, function = name.partition(":")
+        found: Procedure = getattr(importlib.import_module(module), function)
+        return found
+    import grassia.solvers  # noqa: F401  (registers the procedures of every solver)
+
+    if name in _PROCEDURES:
+        return _PROCEDURES[name]
+    raise InvalidInput(f"unknown procedure {name!r}; known ones: {sorted(_PROCEDURES)}.")
+
+
+class Worker:
+    """The components pinned to one worker. Components are opened at their first task.
+
+    Parameters
+    ----------
+    loaders : mapping of int to Loader
+        The components this worker holds, by number.
+    """
+
+    def __init__(self, loaders: Mapping[int, Loader]) -> None:
+        self._loaders = dict(loaders)
+        self._components: dict[int, Component] = {}
+        self._caches: dict[int, Cache] = {}
+
+    def handle(self, task: Task) -> Reply:
+        """Run a task. Errors propagate; the back-end turns them into a `Failure`."""
+        started = time.perf_counter()
+        component = self._component(task.component)
+        query = task.query
+        if "mean" in query.arrays:
+            component.recenter(query.arrays["mean"])
+        arrays, scalars = find_procedure(query.procedure)(
+            component, self._caches[task.component], query
+        )
+        elapsed = time.perf_counter() - started
+        return Reply(task.id, task.component, arrays, scalars, checksum(arrays), elapsed)
+
+    def _component(self, index: int) -> Component:
+        if index not in self._components:
+            opened = self._loaders[index].open()
+            self._components[index] = opened
+            self._caches[index] = {}
+        return self._components[index]
+
+
+@procedure("open")
+def open_component(component: Component, cache: Cache, query: Query) -> Answer:
+    """Check the data and report its moments, in one read."""
+    moments = component.moments()
+    arrays: dict[str, Array] = {}
+    if moments.mean is not None:
+        arrays["mean"] = np.ascontiguousarray(moments.mean, dtype=np.float64)
+    scalars: dict[str, Scalar] = {
+        "n_features": int(moments.n_features),
+        "count": None if moments.count is None else float(moments.count),
+        "trace": None if moments.trace is None else float(moments.trace),
+        "positive": bool(moments.positive),
+    }
+    return arrays, scalars
+
+
+@procedure("apply")
+def apply_component(component: Component, cache: Cache, query: Query) -> Answer:
+    """The product of the component with a block."""
+    return {"product": finite_product(component, query.arrays["block"])}, {}
+
+
+def finite_product(component: Component, block: Array) -> Array:
+    """`component.apply(block)`, refusing a result that is not finite."""
+    product = component.apply(block)
+    if not np.isfinite(product).all():
+        raise InvalidComponent(
+            "its product with a finite block has NaN or infinite entries; "
+            "check the operator or the data for overflow."
+        )
+    return product
