@@ -248,8 +248,9 @@ class Grassia(Solver[State]):
                 fresh, fresh_in = np.zeros_like(G), np.zeros(state.problem.n, dtype=bool)
             if fresh is not None:
                 if not fresh_in[i]:
-                    assert whole is not None
-                    fresh, fresh_in = fresh + whole, _put(fresh_in, i, True)
+                    # A task that was out when the summing began has no whole; its next answer will.
+                    if whole is not None:
+                        fresh, fresh_in = fresh + whole, _put(fresh_in, i, True)
                 elif correction is not None:
                     fresh = fresh + correction
                 if bool(fresh_in.all()):
