@@ -60,6 +60,7 @@ class Reply:
 
     task: int
     component: int
+    version: int
     arrays: Mapping[str, Array]
     scalars: Mapping[str, Scalar]
     checksum: int

@@ -1,8 +1,9 @@
 """Record a run, and replay it bit for bit.
 
 The log is a text file of JSON lines: a header with everything that decides a run but the data, then one
-line for each batch of messages in the order in which the server took them, with a check value of the
-iterate. No product is stored: a replay computes them again from the same components, one after the
+line for each batch of messages in the order in which the server took them (for a reply: task, component,
+version of the iterate it was computed at, seconds, whether it was damaged), with a check value of
+the iterate. No product is stored: a replay computes them again from the same components, one after the
 other, in the recorded order.
 """
 
@@ -92,7 +93,9 @@ def fingerprint(server: Server) -> int:
 def _written(message: Message) -> list[Any]:
     if isinstance(message, Reply):
         damaged = checksum(message.arrays) != message.checksum
-        return ["reply", message.task, message.elapsed, damaged]
+        return [
+            "reply", message.task, message.component, message.version, message.elapsed, damaged
+        ]
     if isinstance(message, Failure):
         return ["failure", message.task, message.component, repr(message.error)]
     if isinstance(message, Lost):
@@ -190,7 +193,7 @@ class Replay(Backend):
     def _again(self, written: list[Any]) -> Iterable[Message]:
         kind = written[0]
         if kind == "reply":
-            _, number, elapsed, damaged = written
+            _, number, _, _, elapsed, damaged = written
             task = self._tasks.pop(number, None)
             if task is None:
                 return []  # a repeated reply: the server ignored it

@@ -82,7 +82,9 @@ class Worker:
             component, self._caches[task.component], query
         )
         elapsed = time.perf_counter() - started
-        return Reply(task.id, task.component, arrays, scalars, checksum(arrays), elapsed)
+        return Reply(
+            task.id, task.component, task.version, arrays, scalars, checksum(arrays), elapsed
+        )
 
     def _component(self, index: int) -> Component:
         if index not in self._components:

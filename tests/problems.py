@@ -1,0 +1,81 @@
+"""Problems that the tests share, each with its dense oracle."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Symmetric components, held densely, and what dense eigh says of their sum."""
+
+    components: list[np.ndarray]
+    weights: np.ndarray
+
+    @property
+    def A(self) -> np.ndarray:
+        return sum(w * A for w, A in zip(self.weights, self.components, strict=True))
+
+    def spectrum(self) -> tuple[np.ndarray, np.ndarray]:
+        values, vectors = np.linalg.eigh(self.A)
+        return values[::-1], vectors[:, ::-1]
+
+    def leading(self, k: int) -> np.ndarray:
+        return self.spectrum()[1][:, :k]
+
+
+def heterogeneous(n: int, d: int, k: int, seed: int, gap: float = 0.5, noise: float = 0.3) -> Dense:
+    """A sum with eigenvalues 2..1 above the gap, whose components differ by symmetric noise.
+
+    The noise sums to zero, so the spectrum of the sum is exact; components are indefinite.
+    """
+    rng = np.random.default_rng(seed)
+    basis = np.linalg.qr(rng.standard_normal((d, d)))[0]
+    top = np.linspace(2.0, 1.0, k)
+    bottom = np.linspace(1.0 - gap, 0.0, d - k) if d > k else np.zeros(0)
+    A = (basis * np.r_[top, bottom]) @ basis.T
+    weights = rng.uniform(0.5, 1.5, n)
+    weights /= weights.sum()
+    parts = [_symmetric(rng.standard_normal((d, d))) * noise / np.sqrt(d) for _ in range(n)]
+    mean = sum(w * part for w, part in zip(weights, parts, strict=True))
+    return Dense([_symmetric(A + part - mean) for part in parts], weights)
+
+
+def gaussian_rows(m: int, d: int, k: int, seed: int, offset: float = 3.0) -> np.ndarray:
+    """Rows with k strong directions and a mean away from zero."""
+    rng = np.random.default_rng(seed)
+    scales = np.r_[np.linspace(6.0, 3.0, k), np.ones(d - k)]
+    turn = np.linalg.qr(rng.standard_normal((d, d)))[0]
+    return (rng.standard_normal((m, d)) * scales) @ turn.T + offset * rng.standard_normal(d)
+
+
+def leading_of_rows(X: np.ndarray, k: int, center: bool = True) -> np.ndarray:
+    Y = X - X.mean(axis=0) if center else X
+    return np.linalg.eigh(Y.T @ Y / len(Y))[1][:, ::-1][:, :k]
+
+
+def _symmetric(M: np.ndarray) -> np.ndarray:
+    return (M + M.T) / 2.0
+
+
+def data_folder() -> Path | None:
+    """Where the public datasets are, if they are."""
+    folder = os.environ.get("GRASSIA_DATA")
+    return Path(folder) if folder and Path(folder).is_dir() else None
+
+
+def images(rows: int = 5000) -> tuple[np.ndarray, bool]:
+    """(raw pixel rows, True) of CIFAR-10, or made rows of a like spectrum and (.., False) without it."""
+    folder = data_folder()
+    if folder is not None and (folder / "cifar10_train_5000.npz").exists():
+        with np.load(folder / "cifar10_train_5000.npz") as file:
+            return file["images"][:rows].astype(np.float64), True
+    rng = np.random.default_rng(7)
+    d = 300
+    scales = np.sqrt(np.r_[3.64e6, 1.40e6, 8.26e5, 4.62e5 / np.arange(1, d - 2) ** 1.2])
+    turn = np.linalg.qr(rng.standard_normal((d, d)))[0]
+    return (rng.standard_normal((rows, d)) * scales) @ turn.T + 120.0, False
