@@ -149,7 +149,8 @@ class Outcome:
 
     `choice` says which candidate was best; `W` is it, turned to Ritz vectors; `product` is `A W`;
     `explored` is the best k-space inside everything the sweeps explored (an escape from a wrong
-    invariant subspace), with `explored_captured` its captured variance.
+    invariant subspace), with `explored_captured` its captured variance. `gap_upper` bounds the eigengap
+    from above, as trustworthy as the certificate's `next_value` is.
     """
 
     certificate: Certificate
@@ -158,6 +159,7 @@ class Outcome:
     product: Array
     explored: Array
     explored_captured: float
+    gap_upper: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,8 +262,12 @@ def certify(
             break
         explored.extend(block, (yield block))
         sweeps += 1
-    best, best_captured = explored.best()
-    return Outcome(certificate, choice, W, AW, best, best_captured)
+    best, ritz = explored.best()
+    gap_upper = math.inf
+    if len(ritz) > k:  # the (k+1)-th Ritz value is no more than lambda_{k+1} (Cauchy)
+        highest = max(float(values[-1]), certificate.next_value.value)
+        gap_upper = highest + certificate.residual_norm - float(ritz[k])
+    return Outcome(certificate, choice, W, AW, best, float(np.sum(ritz[:k])), gap_upper)
 
 
 class _Explored:
@@ -410,10 +416,11 @@ class _Explored:
         if not math.isfinite(upper):
             return np.full(self.k, math.inf)
         height = self.values - upper
-        close = 2.0 * residual**2 / (np.abs(height) + np.sqrt(height**2 + 4.0 * residual**2))
-        far = np.maximum(upper - self.values, 0.0) + residual
-        separated = bool(self.values[-1] > upper)
-        return np.asarray(np.where(separated, close, far)) + self.rounding
+        if height[-1] > 0.0:
+            error = 2.0 * residual**2 / (height + np.sqrt(height**2 + 4.0 * residual**2))
+        else:
+            error = np.maximum(-height, 0.0) + residual
+        return np.asarray(error + self.rounding)
 
     def _identified(self, tol: float, residual: float, upper: float) -> int:
         if _sine(residual, float(self.values[-1]) - upper) <= tol:
@@ -428,11 +435,11 @@ class _Explored:
                 return j
         return 0
 
-    def best(self) -> tuple[Array, float]:
-        """The best k-space inside everything explored, and the variance it captures."""
+    def best(self) -> tuple[Array, Array]:
+        """The best k-space inside everything explored, and all Ritz values there, descending."""
         basis, products = np.hstack([self.W, self.Q]), np.hstack([self.AW, self.AQ])
         values, turn = geometry.ritz(basis, products)
-        return geometry.polar(basis @ turn[:, : self.k]), float(np.sum(values[: self.k]))
+        return geometry.polar(basis @ turn[:, : self.k]), values
 
 
 def _sine(residual: float, gap: float) -> float:

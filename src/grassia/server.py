@@ -524,21 +524,23 @@ class Server:
         self._enter_solving()
 
     def _verdict(self, outcome: Outcome) -> Status | None:
+        """Whether to give up, and why; None: there is hope."""
         certificate = outcome.certificate
-        floor = 2.0 * certificate.rounding
-        at_floor = certificate.residual_norm <= 10.0 * certificate.rounding
+        least = 2.0 * certificate.rounding  # no residual can be brought below this
+        at_floor = certificate.residual_norm <= 5.0 * least
         optimistic = certificate.optimistic_gap
-        reachable = optimistic > 0.0 and floor <= self.tol * optimistic
-        if at_floor and abs(optimistic) <= 10.0 * certificate.rounding / self.tol:
-            return Status.GAP_TOO_SMALL
-        good_if_gap = optimistic > 0.0 and certificate.residual_norm <= self.tol * 0.25 * optimistic
-        if good_if_gap:  # all sweeps were used and the gap could still not be certified
-            return Status.GAP_TOO_SMALL
-        if at_floor and optimistic > 0.0 and not reachable:
+        if self.tol * outcome.gap_upper < least:
+            return Status.GAP_TOO_SMALL  # no residual there can be would do
+        if optimistic > 0.0 and certificate.residual_norm <= 0.25 * self.tol * optimistic:
+            return Status.GAP_TOO_SMALL  # good enough, but the sweeps could not certify the gap
+        if at_floor and optimistic > 0.0 and least > self.tol * optimistic:
             return Status.PRECISION
-        if self._stalls >= 2:
-            return Status.PRECISION if at_floor else Status.STALLED
-        return None
+        if self._stalls < 2:
+            return None
+        if at_floor:
+            return Status.PRECISION
+        scale = float(np.max(np.abs(certificate.values)))
+        return Status.GAP_TOO_SMALL if optimistic < 1e-3 * scale else Status.STALLED
 
     def check_alive(self) -> None:
         """Refuse to wait for nothing: a free worker with no task and no answer on its way."""

@@ -1,0 +1,235 @@
+"""A bound called rigorous is never exceeded, an estimated one in under 1 %, and no false `converged`."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.exceptions import ConvergenceWarning
+
+import grassia
+from grassia.backends import Simulated
+from grassia.backends.service import Bursty, Fixed, LogNormal, Pareto, straggler
+from grassia.certificate import Certifier, certify, krylov_miss
+from grassia.geometry import projection_distance
+from grassia.result import Status
+
+ROUNDING = 1e-13  # slack of the dense oracle itself, relative to the largest eigenvalue
+
+
+def drive(A, candidates, tol, rng, **options):
+    steps = certify(candidates, tol, rng, **options)
+    block = next(steps)
+    while True:
+        try:
+            block = steps.send(A @ block)
+        except StopIteration as end:
+            return end.value
+
+
+def spectrum(kind: str, d: int, k: int, rng: np.random.Generator) -> np.ndarray:
+    values = np.sort(rng.uniform(0.0, 1.0, d))[::-1]
+    if kind == "clustered":
+        values[:k] = 1.5 + 1e-9 * rng.standard_normal(k)
+    elif kind == "gapless":
+        values[: k + 1] = 1.0 + np.r_[np.linspace(1.0, 0.1, k - 1), 0.0, 0.0]
+        values[k + 1 :] *= 0.8
+    elif kind == "tiny gap":
+        values[: k + 1] = 1.0 + np.r_[np.linspace(1.0, 0.1, k - 1), 0.0, 0.0]
+        values[k] -= 10.0 ** -rng.uniform(4.0, 9.0)
+        values[k + 1 :] *= 0.8
+    elif kind == "rank-deficient":
+        values[int(rng.integers(0, k + 2)) :] = 0.0
+    elif kind == "decaying":
+        values = 0.7 ** np.arange(d)
+    elif kind == "spike":  # one direction above a flat floor, far from every probe
+        values = np.r_[np.linspace(3.0, 2.5, k), 1.0, np.full(d - k - 1, 0.3)]
+    else:  # a clear gap
+        values[:k] += 1.0
+    return np.sort(values)[::-1] * 10.0 ** rng.uniform(-3.0, 3.0)
+
+
+KINDS = ("clear", "clustered", "gapless", "tiny gap", "rank-deficient", "decaying", "spike")
+
+
+def matrix(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    basis = np.linalg.qr(rng.standard_normal((len(values), len(values))))[0]
+    A = (basis * values) @ basis.T
+    return (A + A.T) / 2.0
+
+
+def check(certificate, W, values, vectors, k):
+    """(rigorous bounds hold, the sine bound given holds) against the dense oracle."""
+    scale = max(abs(values[0]), abs(values[-1]))
+    sine = projection_distance(W, vectors[:, :k])
+    slack = 1e-9 * sine + ROUNDING
+    unique = k == len(values) or values[k - 1] - values[k] > 1e-12 * scale
+    rigorous = not unique or sine <= certificate.sin_theta_rigorous + slack
+    given = not unique or sine <= certificate.sin_theta.value + slack
+    noise = ROUNDING * scale
+    rigorous &= bool((certificate.values <= values[:k] + noise).all())
+    rigorous &= certificate.captured <= values[:k].sum() + k * noise
+    if k < len(values):
+        below = certificate.next_value.value >= values[k] - noise
+        errors = bool((values[:k] - certificate.values <= certificate.eigenvalue_errors + noise).all())
+        if certificate.next_value.rigorous:
+            rigorous &= below and errors
+        given &= below and errors
+    if certificate.identified and certificate.next_value.rigorous:
+        j = certificate.identified
+        if j == len(values) or values[j - 1] - values[j] > 1e-12 * scale:
+            rigorous &= projection_distance(W[:, :j], vectors[:, :j]) <= certificate.tol + slack
+    return rigorous, given
+
+
+def test_bounds_hold_for_any_subspace_good_or_bad():
+    """1400 subspaces at every distance from the leading one, wrong invariant ones among them."""
+    exceeded = cases = estimated = 0
+    for seed in range(1400):
+        rng = np.random.default_rng(seed)
+        kind = KINDS[seed % len(KINDS)]
+        d = int(rng.integers(20, 160))
+        k = int(rng.integers(1, 6))
+        A = matrix(spectrum(kind, d, k, rng), rng)
+        if seed % 3 == 0:
+            A = A - 0.5 * np.trace(A) / d * np.eye(d)  # indefinite
+        values, vectors = np.linalg.eigh(A)
+        values, vectors = values[::-1], vectors[:, ::-1]
+        noise = rng.standard_normal((d, k)) * 10.0 ** -rng.uniform(0.0, 12.0) / np.sqrt(d)
+        columns = np.arange(k) if rng.random() < 0.8 else rng.permutation(d)[:k]
+        W = np.linalg.qr(vectors[:, columns] + noise)[0]
+        positive = bool(values[-1] >= 0.0)
+        outcome = drive(
+            A, [W], 10.0 ** -rng.uniform(1.0, 9.0), rng,
+            total=float(np.trace(A)), positive=positive,
+            certifier=Certifier(probes=int(rng.integers(1, 9)), max_sweeps=int(rng.integers(1, 12))),
+        )
+        rigorous, given = check(outcome.certificate, outcome.W, values, vectors, k)
+        assert rigorous, (seed, kind)
+        cases += 1
+        estimated += not outcome.certificate.next_value.rigorous
+        exceeded += not given
+        assert not (outcome.certificate.converged and not given), (seed, kind)
+    assert estimated > 200  # the estimated bounds were really put to the test
+    assert exceeded < 0.01 * estimated
+
+
+def test_a_wrong_invariant_subspace_is_never_certified():
+    """The residual is zero, so only the probes can tell; they also show the way out."""
+    rng = np.random.default_rng(0)
+    values = np.r_[5.0, 4.0, 3.0, np.linspace(1.0, 0.0, 97)]
+    A = matrix(values, rng)
+    vectors = np.linalg.eigh(A)[1][:, ::-1]
+    outcome = drive(A, [vectors[:, [0, 2]]], 1e-6, rng, total=float(np.trace(A)), positive=True)
+    assert outcome.certificate.residual_norm < 1e-10
+    assert not outcome.certificate.converged
+    assert outcome.certificate.next_lower > outcome.certificate.values[-1]
+    assert outcome.explored_captured > outcome.certificate.captured + 0.5
+
+
+def test_the_trace_alone_certifies_rigorously_where_little_is_left():
+    rng = np.random.default_rng(1)
+    A = matrix(np.r_[5.0, 4.0, np.full(198, 1e-3)], rng)
+    W = np.linalg.eigh(A)[1][:, ::-1][:, :2]
+    outcome = drive(A, [W], 1e-8, rng, total=float(np.trace(A)), positive=True)
+    assert outcome.certificate.converged
+    assert outcome.certificate.sin_theta.rigorous
+    assert outcome.certificate.sweeps == 1
+
+
+def test_without_a_trace_the_bound_is_estimated_and_says_so():
+    rng = np.random.default_rng(1)
+    A = matrix(np.r_[5.0, 4.0, np.linspace(1.0, 0.0, 298)], rng)
+    W = np.linalg.eigh(A)[1][:, ::-1][:, :2]
+    outcome = drive(A, [W], 1e-8, rng)
+    assert outcome.certificate.converged
+    assert not outcome.certificate.sin_theta.rigorous
+    assert outcome.certificate.sin_theta.confidence == 0.999
+    assert outcome.certificate.sin_theta_rigorous == 1.0
+    assert "confidence" in str(outcome.certificate)
+
+
+def test_the_whole_space_needs_no_gap():
+    A = np.diag([3.0, 2.0, 2.0])
+    outcome = drive(A, [np.eye(3)], 1e-12, np.random.default_rng(0))
+    assert outcome.certificate.converged
+    assert outcome.certificate.sin_theta.rigorous
+
+
+def test_the_best_of_several_candidates_is_certified():
+    A = np.diag([5.0, 4.0, 1.0, 0.5])
+    rng = np.random.default_rng(0)
+    outcome = drive(A, [np.eye(4)[:, 2:], np.eye(4)[:, :2]], 1e-8, rng)
+    assert outcome.choice == 1
+    assert outcome.certificate.converged
+
+
+def test_the_identified_block_is_named_when_the_cut_is_in_a_cluster():
+    rng = np.random.default_rng(4)
+    A = matrix(np.r_[5.0, 4.0, 2.0, 2.0, np.linspace(1.0, 0.0, 36)], rng)
+    W = np.linalg.eigh(A)[1][:, ::-1][:, :3]
+    certificate = drive(A, [W], 1e-8, rng).certificate
+    assert not certificate.converged
+    assert certificate.identified == 2
+    assert "leading 2 of 3" in str(certificate)
+
+
+def test_the_krylov_bound_holds_as_often_as_it_says():
+    """The spread of a hard spectrum from one random vector; the bound may fail once in ten."""
+    d, failures, runs = 200, 0, 300
+    values = np.r_[1.0, np.full(d - 1, 0.5)]
+    for seed in range(runs):
+        rng = np.random.default_rng(seed)
+        q = rng.standard_normal(d)
+        K = np.stack([q * values**j for j in range(4)], axis=1)
+        Q = np.linalg.qr(K)[0]
+        top = np.linalg.eigvalsh(Q.T @ (values[:, None] * Q))[-1]
+        failures += top < 1.0 - krylov_miss(d, 4, 1, 0.1)
+    assert failures <= 0.1 * runs
+
+
+def random_problem(seed: int):
+    rng = np.random.default_rng(seed)
+    kind = (*KINDS, "heterogeneous")[seed % (len(KINDS) + 1)]
+    d = int(rng.integers(8, 36)) if seed % 5 else int(rng.integers(100, 160))
+    k = int(rng.integers(1, 5))
+    n = int(rng.integers(1, 7))
+    values = spectrum("clear" if kind == "heterogeneous" else kind, d, k, rng)
+    A = matrix(values, rng)
+    size = values[0] * (1.0 if kind == "heterogeneous" else 0.1) / np.sqrt(d)
+    parts = [size * (M + M.T) for M in rng.standard_normal((n, d, d))]
+    mean = sum(parts) / n
+    services = (LogNormal(), Pareto(1.5), Bursty(), straggler(n, 10.0), Fixed(1.0))
+    return kind, [A + part - mean for part in parts], k, services[seed % len(services)]
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_converged_is_never_claimed_falsely_under_staleness(block):
+    """200 random problems in all, run asynchronously with stale gradients."""
+    statuses = set()
+    estimated = exceeded = 0
+    for seed in range(25 * block, 25 * block + 25):
+        kind, components, k, service = random_problem(seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            result = grassia.eigenspace(
+                components, k, rng=seed, tol=1e-6, max_passes=250,
+                backend=Simulated(service, seed=seed),
+            )
+        statuses.add(result.status)
+        values, vectors = np.linalg.eigh(sum(components) / len(components))
+        values, vectors = values[::-1], vectors[:, ::-1]
+        certificate = result.certificate
+        rigorous, given = check(certificate, result.vectors, values, vectors, k)
+        assert rigorous, (seed, kind)
+        estimated += not certificate.next_value.rigorous
+        exceeded += not given
+        assert result.converged == (result.status is Status.CONVERGED) == certificate.converged
+        if result.converged:
+            assert projection_distance(result.vectors, vectors[:, :k]) <= 1e-6, (seed, kind)
+        if kind == "gapless":
+            assert not result.converged
+    assert exceeded == 0
+    assert Status.CONVERGED in statuses
+    assert len(statuses) > 1
