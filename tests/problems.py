@@ -78,4 +78,6 @@ def images(rows: int = 5000) -> tuple[np.ndarray, bool]:
     d = 300
     scales = np.sqrt(np.r_[3.64e6, 1.40e6, 8.26e5, 4.62e5 / np.arange(1, d - 2) ** 1.2])
     turn = np.linalg.qr(rng.standard_normal((d, d)))[0]
-    return (rng.standard_normal((rows, d)) * scales) @ turn.T + 120.0, False
+    plain = rng.standard_normal((rows, d))
+    uncorrelated = np.sqrt(rows) * np.linalg.qr(plain - plain.mean(axis=0))[0]
+    return (uncorrelated * scales) @ turn.T + 120.0, False

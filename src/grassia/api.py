@@ -21,7 +21,7 @@ from grassia.errors import InvalidInput
 from grassia.messages import Array
 from grassia.record import Log, Recorder, Replay, decode_array, encode_array, replay_loop
 from grassia.result import History, Result, Status
-from grassia.run import Callback, _stats, run
+from grassia.run import Callback, run, statistics
 from grassia.server import Limits, Server
 from grassia.solvers import Solver
 
@@ -136,7 +136,7 @@ def eigenspace(
     return result
 
 
-def replay(log: str | Path | Log, components: Any, *, callbacks: Any = ()) -> Result:
+def replay(log: str | Path | Log, components: Any) -> Result:
     """Run a recorded run again, bit for bit, on the same components.
 
     Every recorded iterate is checked; the first that differs raises `ReplayMismatch`. Products are
@@ -161,7 +161,7 @@ def replay(log: str | Path | Log, components: Any, *, callbacks: Any = ()) -> Re
         limits=Limits(**header["limits"]),
     )
     replay_loop(server, engine)
-    return server.result(_stats(server, engine))
+    return server.result(statistics(server, engine))
 
 
 def _choose(solver: str | Solver[Any]) -> tuple[Solver[Any], str]:

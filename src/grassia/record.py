@@ -13,6 +13,7 @@ import base64
 import dataclasses
 import json
 import zlib
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -39,6 +40,7 @@ class Recorder:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self._same_turn = False
         try:
             self._file: IO[str] = self.path.open("w", encoding="utf-8")
         except OSError as error:
@@ -50,13 +52,18 @@ class Recorder:
 
     def batch(self, now: float, messages: Sequence[Message], server: Server) -> None:
         """What arrived together, and the iterate it led to."""
+        self._same_turn = True
         self._write(
             {"t": now, "m": [_written(message) for message in messages], "w": fingerprint(server)}
         )
 
     def control(self, what: str, status: Status) -> None:
         """The clock or the user ended the run here."""
-        self._write({"c": what, "status": status.name})
+        self._write({"c": what, "status": status.name, "same_turn": self._same_turn})
+
+    def turned(self) -> None:
+        """New tasks went out: what follows belongs to another turn of the loop."""
+        self._same_turn = False
 
     def end(self, server: Server) -> None:
         """The last line."""
@@ -144,7 +151,7 @@ class Replay(Backend):
     def __init__(self, log: Log) -> None:
         super().__init__()
         self._log = log
-        self._lines = iter(log)
+        self._lines = deque(log)
         self._tasks: dict[int, Task] = {}
         self._loaders: list[Loader] = []
         self._workers: dict[int, Worker] = {}
@@ -175,14 +182,18 @@ class Replay(Backend):
         self._tasks[task.id] = task
 
     def receive(self, timeout: float | None = None) -> list[Message]:
-        line = next(self._lines, None)
         self.expected = None
-        if line is None or "end" in line:
+        self.pending_control = None
+        if not self._lines or "end" in self._lines[0]:
             self.finished = True
             return []
+        line = self._lines.popleft()
         if "c" in line:
             self.pending_control = (line["c"], Status[line["status"]])
             return []
+        if self._lines and self._lines[0].get("same_turn"):
+            control = self._lines.popleft()
+            self.pending_control = (control["c"], Status[control["status"]])
         self._clock = float(line["t"])
         self.expected = int(line["w"])
         messages: list[Message] = []
@@ -242,7 +253,6 @@ def replay_loop(server: Server, backend: Replay) -> None:
                 )
             if backend.pending_control is not None:
                 what, status = backend.pending_control
-                backend.pending_control = None
                 if what == "end":
                     server.end(status, sweeps=1)
                 else:

@@ -12,7 +12,6 @@ import numpy as np
 
 from grassia.backends.base import Backend
 from grassia.certificate import Certificate
-from grassia.errors import GrassiaError
 from grassia.messages import Array
 from grassia.record import Recorder
 from grassia.result import Result, Status
@@ -143,6 +142,8 @@ def run(
                 tasks = server.ask()
                 for task in tasks:
                     backend.send(task)
+                if recorder is not None:
+                    recorder.turned()
                 if not messages and not tasks:
                     server.check_alive()
     except KeyboardInterrupt:
@@ -150,7 +151,7 @@ def run(
         _stop(server, Status.INTERRUPTED, recorder)
     if recorder is not None:
         recorder.end(server)
-    return server.result(_stats(server, backend))
+    return server.result(statistics(server, backend))
 
 
 def _mind_the_clock(
@@ -172,9 +173,8 @@ def _stop(server: Server, status: Status, recorder: Recorder | None) -> None:
     server.abandon(status)
 
 
-def _stats(server: Server, backend: Backend) -> dict[str, Any]:
-    if server.problem is None and server.status is None:
-        raise GrassiaError("the run did not start")
+def statistics(server: Server, backend: Backend) -> dict[str, Any]:
+    """What goes into `result.stats`."""
     version = 0 if server.state is None else server.solver.version(server.state)
     return {
         "solver": server.solver.name,

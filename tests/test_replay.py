@@ -1,0 +1,142 @@
+"""A recorded run can be run again bit for bit, on data alone."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from problems import gaussian_rows, heterogeneous
+
+import grassia
+from grassia.backends import Processes, Serial, Simulated, Threads
+from grassia.backends.service import Fixed, LogNormal
+from grassia.errors import InvalidInput, ReplayMismatch
+from grassia.solvers import Grassia
+
+K = 3
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return gaussian_rows(600, 25, K, seed=2)
+
+
+STORM = ["crash:1@6", "corrupt:2@9", "duplicate:0@5", "error:3@4"]
+
+BACKENDS = {
+    "serial": lambda: Serial(),
+    "serial, faults": lambda: Serial(faults=STORM),
+    "threads": lambda: Threads(),
+    "threads, faults": lambda: Threads(faults=STORM),
+    "processes": lambda: Processes(),
+    "processes, faults": lambda: Processes(faults=STORM),
+    "simulated": lambda: Simulated(LogNormal()),
+    "simulated, faults": lambda: Simulated(LogNormal(), faults=STORM),
+    "simulated at return": lambda: Simulated(Fixed([1, 2, 3, 2]), evaluate="return"),
+}
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("table", ["worker", "server"])
+def test_a_replay_gives_the_very_same_bits(rows, name, table, tmp_path):
+    log = tmp_path / "run.jsonl"
+    components = grassia.from_rows(rows, n_components=4)
+    seen = []
+    recorded = grassia.eigenspace(
+        components, K, backend=BACKENDS[name](), record=log, rng=np.random.default_rng(3),
+        solver=Grassia(table=table, order="random", resum_passes=5),
+        callbacks=lambda p: seen.append(p.version) and None,
+    )
+    again = grassia.replay(log, components)
+    assert recorded.converged
+    assert again.vectors.tobytes() == recorded.vectors.tobytes()
+    assert again.values.tobytes() == recorded.values.tobytes()
+    assert again.status is recorded.status
+    assert again.certificate.sin_theta == recorded.certificate.sin_theta
+    for name in ("residual", "step", "version", "time"):
+        assert again.history[name].tobytes() == recorded.history[name].tobytes()
+    kinds = [(event.kind, event.component) for event in recorded.history.events]
+    assert kinds == [(event.kind, event.component) for event in again.history.events]
+
+
+def test_a_run_ended_by_a_callback_replays_to_the_same_iterate(rows, tmp_path):
+    log = tmp_path / "run.jsonl"
+    components = grassia.from_rows(rows, n_components=4)
+    recorded = grassia.eigenspace(
+        components, K, backend="threads", record=log, callbacks=lambda p: p.version >= 7
+    )
+    again = grassia.replay(log, components)
+    assert recorded.status is again.status is grassia.Status.INTERRUPTED
+    assert again.vectors.tobytes() == recorded.vectors.tobytes()
+
+
+def test_a_run_ended_by_the_clock_replays_to_the_same_certificate(rows, tmp_path):
+    log = tmp_path / "run.jsonl"
+    components = grassia.from_rows(rows, n_components=4)
+    with pytest.warns(UserWarning, match="TIME_LIMIT"):
+        recorded = grassia.eigenspace(
+            components, K, backend=Simulated(LogNormal()), record=log, tol=1e-12, time_limit=20.0
+        )
+    again = grassia.replay(log, components)
+    assert recorded.status is again.status is grassia.Status.TIME_LIMIT
+    assert again.vectors.tobytes() == recorded.vectors.tobytes()
+    assert again.certificate.residual_norm == recorded.certificate.residual_norm
+
+
+def test_other_data_is_noticed(rows, tmp_path):
+    log = tmp_path / "run.jsonl"
+    grassia.eigenspace(grassia.from_rows(rows, 4), K, record=log, rng=0)
+    changed = rows.copy()
+    changed[10, 3] += 1e-9
+    with pytest.raises(ReplayMismatch, match="differs from the recorded one"):
+        grassia.replay(log, grassia.from_rows(changed, 4))
+
+
+def test_a_wrong_number_of_components_is_refused(rows, tmp_path):
+    log = tmp_path / "run.jsonl"
+    grassia.eigenspace(grassia.from_rows(rows, 4), K, record=log, rng=0)
+    with pytest.raises(InvalidInput, match="4 components; got 3"):
+        grassia.replay(log, grassia.from_rows(rows, 3))
+
+
+def test_a_log_cut_short_replays_as_far_as_it_goes(rows, tmp_path):
+    log = tmp_path / "run.jsonl"
+    iterates = {}
+
+    def keep(progress):
+        if progress.vectors is not None:
+            iterates[progress.version] = progress.vectors
+
+    grassia.eigenspace(grassia.from_rows(rows, 4), K, record=log, rng=0, callbacks=keep)
+    text = log.read_text()
+    log.write_text(text[: len(text) // 2])
+    again = grassia.replay(log, grassia.from_rows(rows, 4))
+    assert again.status is grassia.Status.INTERRUPTED
+    assert 0 < again.stats["updates"] < max(iterates)
+    assert any(
+        grassia.geometry.projection_distance(again.vectors, W) == 0.0
+        or np.allclose(np.abs(W.T @ again.vectors), np.eye(K), atol=1e-12)
+        for W in iterates.values()
+    )
+
+
+def test_a_file_that_is_no_log_is_refused_by_name(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text(json.dumps({"hello": 1}))
+    with pytest.raises(InvalidInput, match=r"notes\.txt is not a grassia log"):
+        grassia.replay(path, [np.eye(3)])
+    with pytest.raises(InvalidInput, match=r"missing\.jsonl"):
+        grassia.replay(tmp_path / "missing.jsonl", [np.eye(3)])
+
+
+def test_weights_and_start_survive_in_the_log(tmp_path):
+    problem = heterogeneous(n=5, d=12, k=2, seed=0)
+    log = tmp_path / "run.jsonl"
+    v0 = np.random.default_rng(1).standard_normal((12, 2))
+    recorded = grassia.eigenspace(
+        problem.components, 2, weights=problem.weights, v0=v0, record=log, rng=5,
+        solver=Grassia(order="shuffled"),
+    )
+    again = grassia.replay(log, problem.components)
+    assert again.vectors.tobytes() == recorded.vectors.tobytes()
