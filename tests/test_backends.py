@@ -401,12 +401,12 @@ def test_leaving_a_with_block_closes_it_also_by_an_exception(engine):
         raise KeyError
 
 
-@pytest.mark.parametrize("workers", [0, -1, True])
+@pytest.mark.parametrize("workers", [0, -1, True, 1.5, "2"])
 def test_a_number_of_workers_that_makes_no_sense_is_refused(engine, workers):
     backend = engine(workers)
     if backend.name == "serial":
         pytest.skip("it has one worker")
-    with pytest.raises(InvalidInput, match=f"got {workers}"):
+    with pytest.raises(InvalidInput, match=f"got {workers!r}"):
         backend.start(loaders(2))
 
 
@@ -453,7 +453,14 @@ def test_every_engine_finds_what_a_dense_solver_finds(engine, table, mode):
 @pytest.mark.parametrize("table", ["worker", "server"])
 def test_faults_of_every_kind_do_not_change_the_answer(engine, table):
     components, W = problem()
-    rules = ["slow:0:2x", "delay:1:1ms@5%", "crash:2@7", "corrupt:0,3@5", "duplicate:1@4", "error:1@6"]
+    rules = [
+        "slow:0:2x",
+        "delay:1:1ms@5%",
+        "crash:2@7",
+        "corrupt:0,3@5",
+        "duplicate:1@4",
+        "error:1@6",
+    ]
     solver = grassia.solvers.Grassia(table=table)
     result = grassia.eigenspace(
         components, 3, solver=solver, backend=engine(2, faults=rules), tol=1e-8, rng=0

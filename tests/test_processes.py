@@ -7,16 +7,17 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import children, eventually, segments
 from sklearn.exceptions import ConvergenceWarning
 
 import grassia
+from conftest import children, eventually, segments
 from grassia import Status, geometry
 from grassia.backends import Processes
 from grassia.backends.base import cores
@@ -251,8 +252,6 @@ def test_data_beyond_the_shared_memory_there_is_goes_through_a_file(
 
 
 def test_a_component_that_cannot_be_pickled_is_refused_by_its_number():
-    import threading
-
     lock = threading.Lock()
     components = [
         np.eye(3),

@@ -17,7 +17,8 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse.linalg import LinearOperator
 
-from grassia import gram
+from grassia import _checks, gram
+from grassia._checks import matrix_shape, rows_shape
 from grassia.errors import InvalidComponent, InvalidInput
 
 __all__ = [
@@ -115,7 +116,7 @@ class Component(ABC):
         ndarray of shape (n_features, b)
             New, float64, C-contiguous.
         """
-        block = _block(V, self.n_features)
+        block = _checks.block_of(V, self.n_features)
         out = self._product(block)
         if self._offset is not None:
             out += np.outer(self._offset, self._offset @ block)
@@ -130,14 +131,14 @@ class Component(ABC):
         """
         own = self.moments().mean
         if own is not None:
-            self._offset = own - _mean(mean, self.n_features)
+            self._offset = own - _checks.mean_of(mean, self.n_features)
 
     def trace_about(self, mean: ArrayLike) -> float | None:
         """Trace of what `apply` stands for after ``recenter(mean)``; None when unknown."""
         moments = self.moments()
         if moments.trace is None or moments.mean is None:
             return moments.trace
-        offset = moments.mean - _mean(mean, self.n_features)
+        offset = moments.mean - _checks.mean_of(mean, self.n_features)
         return moments.trace + float(offset @ offset)
 
 
@@ -177,7 +178,7 @@ class MatrixComponent(Component):
                 f"the matrix must be finite; the entry at {scan.bad} is {A[scan.bad]}; "
                 "fill or remove it first"
             )
-        if scan.gap > _symmetry_tolerance(A.dtype) * scan.largest:
+        if scan.gap > _checks.symmetry_tolerance(A.dtype) * scan.largest:
             raise InvalidComponent(
                 f"the matrix must be symmetric; the largest |A - A.T| is {scan.gap:.3g} at "
                 f"{scan.at}, beside a largest entry of {scan.largest:.3g}; "
@@ -234,8 +235,8 @@ class RowsComponent(Component):
     def __init__(self, rows: Any, center: bool = True, tile_rows: int | None = None) -> None:
         m, d = rows_shape(rows)
         super().__init__(d)
-        if tile_rows is not None and tile_rows < 1:
-            raise InvalidInput(f"tile_rows must be at least 1; got {tile_rows}")
+        if tile_rows is not None and not _checks.is_count(tile_rows):
+            raise InvalidInput(f"tile_rows must be an integer of at least 1; got {tile_rows!r}")
         self.n_rows = m
         self.center = bool(center)
         self._tile_rows = tile_rows
@@ -259,7 +260,7 @@ class RowsComponent(Component):
         else:
             sums = gram.dense_row_sums(self._rows, self.center, tile_rows=self._tile(1))
         if not np.isfinite(sums.squares):
-            raise InvalidComponent(_bad_rows(self._rows))
+            raise InvalidComponent(_checks.bad_rows(self._rows))
         trace = sums.squares / self.n_rows
         mean = sums.mean
         if mean is not None and not self._sparse and float(mean @ mean) > _LARGE_OFFSET * trace:
@@ -310,7 +311,7 @@ class OperatorComponent(Component):
         trace: float | None = None,
         positive: bool = False,
     ) -> None:
-        super().__init__(_operator_size(operator, n_features))
+        super().__init__(_checks.operator_size(operator, n_features))
         linear = isinstance(operator, LinearOperator)
         self._call: Callable[[Float], Any] = operator.matmat if linear else operator
         if trace is not None and not np.isfinite(trace):
@@ -343,7 +344,7 @@ class OperatorComponent(Component):
             raise InvalidComponent(
                 f"the operator must return the shape it is given, {V.shape}; got {out.shape}"
             )
-        _require_real(out.dtype, "the operator's result")
+        _checks.require_real(out.dtype, "the operator's result")
         return np.array(out, dtype=np.float64, order="C"), out.dtype
 
 
@@ -379,7 +380,8 @@ class SumComponent(Component):
                     f"all parts must have the same number of features; part 0 has "
                     f"{self.n_features}, part {i} has {part.n_features}"
                 )
-        self._weights = None if weights is None else _weights(weights, len(self._parts))
+        n = len(self._parts)
+        self._weights = None if weights is None else _checks.normalised_weights(weights, n)
 
     def _measure(self) -> Moments:
         found = []
@@ -392,7 +394,7 @@ class SumComponent(Component):
         counted = len(counts) == len(found)
         if self._weights is None:
             raw = counts if counted else [1.0] * len(found)
-            self._weights = _weights(raw, len(found))
+            self._weights = _checks.normalised_weights(raw, len(found))
         means = [m.mean for m in found if m.mean is not None]
         if means and len(means) < len(found):
             raise InvalidComponent(
@@ -426,122 +428,3 @@ class SumComponent(Component):
         if self.moments().mean is not None:
             for part in self._parts:
                 part.recenter(mean)
-
-
-def rows_shape(rows: Any) -> tuple[int, int]:
-    """Shape of `rows` after the checks that do not read them.
-
-    Raises
-    ------
-    InvalidComponent
-        If masked, not two-dimensional, not of a real dtype, or empty.
-    """
-    X = _plain(rows, "rows")
-    if X.ndim != 2:
-        raise InvalidComponent(
-            f"rows must be a 2-D array (rows x features); got {X.ndim}-D of shape {X.shape}; "
-            "reshape one sample with .reshape(1, -1), one feature with .reshape(-1, 1)"
-        )
-    _require_real(X.dtype, "rows")
-    m, d = X.shape
-    if m == 0 or d == 0:
-        raise InvalidComponent(
-            f"rows must not be empty; got {m} rows x {d} features; leave the empty shard out"
-        )
-    return int(m), int(d)
-
-
-def matrix_shape(matrix: Any) -> int:
-    """Size of a symmetric matrix after the checks that do not read its entries.
-
-    Raises
-    ------
-    InvalidComponent
-        If masked, not square, not of a real dtype, or empty.
-    """
-    A = _plain(matrix, "the matrix")
-    if A.ndim != 2 or A.shape[0] != A.shape[1]:
-        raise InvalidComponent(
-            f"the matrix must be square; got shape {A.shape}; "
-            "for rows of data use from_rows, which stands for their covariance"
-        )
-    _require_real(A.dtype, "the matrix")
-    if A.shape[0] == 0:
-        raise InvalidComponent("the matrix must not be empty; got shape (0, 0)")
-    return int(A.shape[0])
-
-
-def _plain(data: Any, name: str) -> Any:
-    if isinstance(data, np.ma.MaskedArray):
-        raise InvalidComponent(
-            f"{name} must not be a masked array; fill the masked entries first, with .filled(value)"
-        )
-    return data if sp.issparse(data) else np.asarray(data)
-
-
-def _require_real(dtype: np.dtype[Any], name: str) -> None:
-    if dtype.kind not in "fiub":
-        raise InvalidComponent(
-            f"{name} must be real numbers (float, integer or bool); got dtype {dtype}; "
-            "convert with .astype(float)"
-        )
-
-
-def _block(V: ArrayLike, n_features: int) -> Float:
-    block = np.asarray(V)
-    if block.ndim != 2 or block.shape[0] != n_features or block.dtype.kind not in "fiub":
-        raise InvalidInput(
-            f"V must be a real array of shape ({n_features}, b); "
-            f"got shape {block.shape}, dtype {block.dtype}"
-        )
-    return np.ascontiguousarray(block, dtype=np.float64)
-
-
-def _mean(mean: ArrayLike, n_features: int) -> Float:
-    out = np.asarray(mean, dtype=np.float64)
-    if out.shape != (n_features,):
-        raise InvalidInput(f"mean must have shape ({n_features},); got {out.shape}")
-    return out
-
-
-def _weights(weights: Sequence[float] | Float, n: int) -> Float:
-    w = np.asarray(weights, dtype=np.float64)
-    if w.shape != (n,) or not (np.isfinite(w).all() and (w > 0).all()):
-        raise InvalidInput(f"weights must be {n} positive finite numbers; got {w.tolist()}")
-    out: Float = w / w.sum()
-    return out
-
-
-def _operator_size(operator: Any, n_features: int | None) -> int:
-    if isinstance(operator, LinearOperator):
-        shape = operator.shape
-        if shape[0] != shape[1] or shape[0] == 0:
-            raise InvalidComponent(f"the operator must be square, at least 1 x 1; got {shape}")
-        if operator.dtype is not None:
-            _require_real(np.dtype(operator.dtype), "the operator")
-        if n_features not in (None, shape[0]):
-            raise InvalidComponent(
-                f"n_features must be the operator's size, {shape[0]}; got {n_features}"
-            )
-        return int(shape[0])
-    if not callable(operator):
-        raise InvalidComponent(
-            "the operator must be a scipy LinearOperator or a callable V -> A V; got "
-            f"{type(operator).__name__}; for a matrix use MatrixComponent"
-        )
-    if n_features is None or n_features < 1:
-        raise InvalidComponent(
-            f"n_features must be given, at least 1, for a callable operator; got {n_features}"
-        )
-    return int(n_features)
-
-
-def _symmetry_tolerance(dtype: np.dtype[Any]) -> float:
-    return {2: 1e-2, 4: 1e-5}.get(dtype.itemsize, 1e-10) if dtype.kind == "f" else 1e-10
-
-
-def _bad_rows(X: Any) -> str:
-    row = gram.first_bad_row(X)
-    if row is None:
-        return "the squares of the rows must not overflow float64; rescale the data"
-    return f"rows must be finite; row {row} holds NaN or inf; drop or fill it first"

@@ -7,6 +7,7 @@ fault scenario is the same on every back-end and across restarts of a worker.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -21,10 +22,13 @@ from grassia.worker import Worker
 KINDS = ("slow", "delay", "crash", "corrupt", "duplicate", "error")
 
 _UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "x": 1.0}
+_UNITS_OF = {"slow": ("", "x"), "delay": ("", "s", "ms", "us")}
+_DECIMAL = r"(?:\d+\.?\d*|\.\d+)"
 _RULE = re.compile(
     r"^(?P<kind>[a-z]+):(?P<target>\*|\d+(?:,\d+)*)"
-    r"(?::(?P<value>[0-9.]+(?:e-?\d+)?)(?P<unit>x|s|ms|us)?)?"
-    r"(?:@(?P<when>[0-9.]+%|\d+(?:,\d+)*))?$"
+    rf"(?::(?P<value>{_DECIMAL}(?:e[-+]?\d+)?)(?P<unit>x|s|ms|us)?)?"
+    rf"(?:@(?P<when>{_DECIMAL}%|\d+(?:,\d+)*))?$",
+    re.ASCII,
 )
 
 
@@ -43,9 +47,9 @@ class Fault:
     Parameters
     ----------
     kind : {"slow", "delay", "crash", "corrupt", "duplicate", "error"}
-        `slow` multiplies the time a task takes by `value`; `delay` adds `value` seconds; `crash` kills
-        the worker before it answers; `corrupt` damages the reply after its checksum was taken;
-        `duplicate` sends the reply twice; `error` raises in the worker.
+        `slow` multiplies the time a task takes by `value`; `delay` adds `value` seconds; `crash`
+        kills the worker before it answers; `corrupt` damages the reply after its checksum was
+        taken; `duplicate` sends the reply twice; `error` raises in the worker.
     components : tuple of int, or None
         Whose tasks; None means all.
     value : float
@@ -65,12 +69,14 @@ class Fault:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise InvalidInput(f"a fault's kind must be one of {KINDS}; got {self.kind!r}.")
-        if self.kind == "slow" and not self.value >= 1.0:
-            raise InvalidInput(f"`slow` needs a factor of at least 1; got {self.value}.")
-        if self.kind == "delay" and not self.value >= 0.0:
-            raise InvalidInput(f"`delay` needs seconds >= 0; got {self.value}.")
+        if self.kind == "slow" and not 1.0 <= self.value < math.inf:
+            raise InvalidInput(f"`slow` needs a finite factor of at least 1; got {self.value}.")
+        if self.kind == "delay" and not 0.0 <= self.value < math.inf:
+            raise InvalidInput(f"`delay` needs finite seconds >= 0; got {self.value}.")
         if not 0.0 <= self.probability <= 1.0:
             raise InvalidInput(f"a probability must lie in [0, 1]; got {self.probability}.")
+        for name in ("components", "at"):
+            object.__setattr__(self, name, _numbers(name, getattr(self, name)))
 
     @classmethod
     def parse(cls, text: str) -> Fault:
@@ -89,7 +95,15 @@ class Fault:
                 f"a fault is written KIND:COMPONENTS[:VALUE][@WHEN]; got {text!r}. "
                 "Examples: slow:0:10x, delay:*:50ms, crash:2@5, corrupt:*@1%."
             )
-        target, value, when = match["target"], match["value"], match["when"]
+        kind, target, value, when = match["kind"], match["target"], match["value"], match["when"]
+        units = _UNITS_OF.get(kind, ())
+        if kind in KINDS and ((value is not None) != bool(units)):
+            wanted = "needs a value (slow:0:10x, delay:0:50ms)" if units else "takes no value"
+            raise InvalidInput(f"`{kind}` {wanted}; got {text!r}.")
+        if match["unit"] and units and match["unit"] not in units:
+            raise InvalidInput(
+                f"the value of `{kind}` is in {' or '.join(filter(None, units))}; got {text!r}."
+            )
         components = None if target == "*" else tuple(int(part) for part in target.split(","))
         at: tuple[int, ...] | None = None
         probability = 1.0
@@ -98,7 +112,7 @@ class Fault:
         elif when is not None:
             at = tuple(int(part) for part in when.split(","))
         number = float(value) * _UNITS[match["unit"] or ""] if value is not None else 0.0
-        return cls(match["kind"], components, number, at, probability)
+        return cls(kind, components, number, at, probability)
 
     def matches(self, component: int, ordinal: int) -> bool:
         """Whether the rule concerns this task (before its probability is drawn)."""
@@ -134,12 +148,33 @@ class Injector:
     faults: tuple[Fault, ...] = ()
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
+            raise InvalidInput(f"an injector's seed must be an integer >= 0; got {self.seed!r}.")
+
     @classmethod
     def parse(cls, rules: str | Fault | Iterable[str | Fault], seed: int = 0) -> Injector:
         """Build an injector from rules in text form, see `Fault.parse`."""
-        if isinstance(rules, str | Fault):
+        if isinstance(rules, Iterable):
+            rules = [rules] if isinstance(rules, str) else list(rules)
+        elif isinstance(rules, Fault):
             rules = [rules]
+        if not isinstance(rules, list) or not all(isinstance(r, str | Fault) for r in rules):
+            raise InvalidInput(
+                f"`faults` must be an Injector, a rule such as 'slow:0:10x', or a list of rules; "
+                f"got {rules!r}."
+            )
         return cls(tuple(r if isinstance(r, Fault) else Fault.parse(r) for r in rules), seed)
+
+    def check(self, n: int) -> None:
+        """Refuse a rule for a component there is not: it would silently never act."""
+        for fault in self.faults:
+            absent = [i for i in fault.components or () if i >= n]
+            if absent:
+                raise InvalidInput(
+                    f"a fault must name components from 0 to {n - 1}; "
+                    f"a {fault.kind!r} names {absent[0]}."
+                )
 
     def plan(self, component: int, ordinal: int) -> Plan:
         """What happens to the `ordinal`-th task of `component`."""
@@ -169,6 +204,15 @@ def as_injector(faults: Injector | Fault | str | Sequence[str | Fault] | None) -
     return Injector.parse(faults)
 
 
+def _numbers(name: str, given: Iterable[int] | None) -> tuple[int, ...] | None:
+    if given is None:
+        return None
+    found = tuple(given) if isinstance(given, Iterable) else (given,)
+    if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in found):
+        raise InvalidInput(f"a fault's `{name}` must be integers >= 0; got {given!r}.")
+    return found
+
+
 def corrupted(reply: Reply) -> Reply:
     """The reply with one byte of its first array flipped, its checksum left as it was."""
     arrays = dict(reply.arrays)
@@ -182,7 +226,7 @@ def corrupted(reply: Reply) -> Reply:
 
 
 def perform(
-    worker: Worker, task: Task, plan: Plan, sleep: Callable[[float], None] = time.sleep
+    worker: Worker, task: Task, plan: Plan, sleep: Callable[[float], object] = time.sleep
 ) -> list[Message]:
     """Run a task under a plan, with real delays. Raises `Crash` where the plan says so."""
     if plan.delay > 0.0:

@@ -107,7 +107,7 @@ class Server:
         self._orders = [_Order(group, solver.order, rng) for group in self._groups]
         self._idle: deque[int] = deque(range(len(self._groups)))
         self._waiting: list[int] = []
-        self._busy: dict[int, Task] = {}
+        self._busy: dict[int, _Outstanding] = {}
         self._down: set[int] = set()
 
         self._moments = PooledMoments(self.n, weights)
@@ -154,7 +154,7 @@ class Server:
             if task is None:
                 self._waiting.append(worker)
                 continue
-            self._busy[worker] = task
+            self._busy[worker] = self._outstanding(task)
             self.sent_bytes += task.nbytes
             tasks.append(task)
         return tasks
@@ -162,15 +162,20 @@ class Server:
     def renew(self, task: Task) -> Task:
         """The same task, asked at the current iterate (for gradients evaluated at return)."""
         worker = self._owner[task.component]
-        if self.phase != SOLVING or self._busy.get(worker) is not task:
+        current = self._busy.get(worker)
+        if self.phase != SOLVING or current is None or current.id != task.id:
             return task
         query = self.solver.ask(self.state, task.component)
         if query is None:
             return task
         version = self.solver.version(self.state)
         renewed = replace(task, query=self._with_mean(task.component, query), version=version)
-        self._busy[worker] = renewed
+        self._busy[worker] = self._outstanding(renewed)
         return renewed
+
+    def _outstanding(self, task: Task) -> _Outstanding:
+        informs = "mean" in task.query.arrays
+        return _Outstanding(task.id, task.component, task.version, informs, self._sweep)
 
     def _task_for(self, worker: int) -> Task | None:
         if self.phase == SOLVING and self._round is None:
@@ -253,21 +258,16 @@ class Server:
             self._again(task, GrassiaError("its replies are damaged: the checksum does not match"))
             return
         self._failures[reply.component] = 0
-        if "mean" in task.query.arrays:
+        if task.informs:
             self._informed[reply.component] = True
         self.replies += 1
         self.answers[reply.component] += 1
         self.busy_seconds[reply.component] += reply.elapsed
+        if task.sweep is not self._sweep:
+            return  # an answer to the solver's own question, come in while the iterate is frozen
         version = 0 if self.state is None else self.solver.version(self.state)
         stale = version - task.version
-        arrivals.append(
-            Arrival(reply.component, task.version, stale, reply.arrays, reply.scalars)
-        )
-        if self.phase in (PREPARING, CERTIFYING) and self._sweep is not None:
-            # Answers to the solver's own questions may still come in while the iterate is frozen.
-            block = task.query.arrays.get("block")
-            if block is not self._sweep.block:
-                arrivals.pop()
+        arrivals.append(Arrival(reply.component, task.version, stale, reply.arrays, reply.scalars))
 
     def _take_failure(self, failure: Failure) -> None:
         worker = self._owner.get(failure.component, -1)
@@ -283,7 +283,7 @@ class Server:
         self._note("task failed", failure.component, repr(failure.error))
         self._again(task, failure.error)
 
-    def _again(self, task: Task, cause: Exception) -> None:
+    def _again(self, task: _Outstanding, cause: Exception) -> None:
         self._failures[task.component] += 1
         if self._failures[task.component] > self.limits.retries:
             raise ComponentFailed(
@@ -293,7 +293,8 @@ class Server:
         self._requeue(task.component)
 
     def _requeue(self, component: int) -> None:
-        if self._pending:
+        # A task from before this round or sweep is still to be asked in it: not twice.
+        if self._pending and component not in self._pending[self._owner[component]]:
             self._pending[self._owner[component]].appendleft(component)
 
     def _take_loss(self, loss: Lost) -> None:
@@ -529,7 +530,7 @@ class Server:
         least = 2.0 * certificate.rounding  # no residual can be brought below this
         at_floor = certificate.residual_norm <= 5.0 * least
         optimistic = certificate.optimistic_gap
-        if self.tol * outcome.gap_upper < least:
+        if self.tol * outcome.gap_upper <= least:
             return Status.GAP_TOO_SMALL  # no residual there can be would do
         if optimistic > 0.0 and certificate.residual_norm <= 0.25 * self.tol * optimistic:
             return Status.GAP_TOO_SMALL  # good enough, but the sweeps could not certify the gap
@@ -607,6 +608,17 @@ class Server:
             f"the run ended ({self.status and self.status.name}) before every component was opened, "
             "so there is no answer yet. Allow more time, or check the workers."
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Outstanding:
+    """What is remembered of a task that is out: not its arrays, or n old iterates would stay alive."""
+
+    id: int
+    component: int
+    version: int
+    informs: bool  # whether it tells the component the global mean
+    sweep: _Sweep | None
 
 
 class _Sweep:

@@ -2,8 +2,8 @@
 
 A *procedure* is a named function `(component, cache, query) -> (arrays, scalars)`. Solvers register
 theirs with `@procedure("name")` in the module that defines them; a name of the form
-`"package.module:function"` is imported, so that a solver outside this package needs no registration in
-the worker. A procedure must be safe to run twice on the same task: engines repeat work.
+`"package.module:function"` is imported, so that a solver outside this package needs no registration
+in the worker. A procedure must be safe to run twice on the same task: engines repeat work.
 """
 
 from __future__ import annotations
@@ -74,21 +74,32 @@ class Worker:
     def handle(self, task: Task) -> Reply:
         """Run a task. Errors propagate; the back-end turns them into a `Failure`."""
         started = time.perf_counter()
-        component = self._component(task.component)
-        query = task.query
-        if "mean" in query.arrays:
-            component.recenter(query.arrays["mean"])
-        arrays, scalars = find_procedure(query.procedure)(
-            component, self._caches[task.component], query
-        )
+        try:
+            arrays, scalars = self._run(task)
+        except (Exception, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # sys.exit() and the like must not end a worker unheard
+            raise RuntimeError(f"the component's code raised {error!r}") from error
         elapsed = time.perf_counter() - started
         return Reply(
             task.id, task.component, task.version, arrays, scalars, checksum(arrays), elapsed
         )
 
+    def _run(self, task: Task) -> Answer:
+        component = self._component(task.component)
+        query = task.query
+        if "mean" in query.arrays:
+            component.recenter(query.arrays["mean"])
+        return find_procedure(query.procedure)(component, self._caches[task.component], query)
+
     def _component(self, index: int) -> Component:
         if index not in self._components:
             opened = self._loaders[index].open()
+            if not isinstance(opened, Component):
+                raise InvalidComponent(
+                    "a loader's open() must return a grassia.Component; "
+                    f"it returned {type(opened).__name__}"
+                )
             self._components[index] = opened
             self._caches[index] = {}
         return self._components[index]

@@ -2,8 +2,9 @@
 
 `start(loaders)` pins the components to workers and says so in `groups`; `send(task)` never blocks;
 `receive(timeout)` gives what arrived together (an empty list after `timeout` seconds of nothing);
-`close()` may be called twice. A worker handles its tasks one after the other. A task that raises comes
-back as `Failure`; a worker that dies as `Lost`, then `Restored` once it runs again with empty caches.
+`close()` may be called twice, and `start` again after it. A worker handles its tasks one after the
+other. A task that raises comes back as `Failure`; a worker that dies, with whatever was queued for
+it, as `Lost`, then `Restored` once it runs again with empty caches.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
+from grassia._checks import is_count
 from grassia.errors import InvalidInput
 from grassia.faults import Fault, Injector, as_injector
 from grassia.messages import Message, Task
@@ -80,8 +82,8 @@ def deal(n: int, workers: int | None, default: int) -> list[list[int]]:
     >>> deal(5, 2, 8)
     [[0, 2, 4], [1, 3]]
     """
-    if workers is not None and workers < 1:
-        raise InvalidInput(f"`workers` must be at least 1; got {workers}.")
+    if workers is not None and not is_count(workers):
+        raise InvalidInput(f"`workers` must be an integer of at least 1, or None; got {workers!r}.")
     count = min(n, default if workers is None else workers)
     return [list(range(w, n, count)) for w in range(count)]
 
@@ -96,4 +98,6 @@ def cores() -> int:
 
 def threads_for(workers: int, wanted: int | None) -> int:
     """BLAS threads for each worker, so that together they do not outnumber the cores."""
+    if wanted is not None and wanted < 1:
+        raise InvalidInput(f"`blas_threads` must be at least 1, or None; got {wanted}.")
     return max(1, cores() // max(1, workers)) if wanted is None else wanted

@@ -6,6 +6,7 @@ import os
 import pickle
 import signal
 import sys
+import traceback
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.shared_memory import SharedMemory
@@ -19,18 +20,20 @@ from grassia.worker import Worker
 
 def main() -> None:
     """Serve until the server says stop or is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which then ends us
     shared.leave_tracking_to_the_owner()
     connection: Connection[Any, Any] = Connection(int(sys.argv[1]))
+    code = 0
     try:
         serve(connection)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the server is gone
-    finally:
-        # Skip the destructors: views of shared segments are still about, and that is fine.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    # Skip the destructors: views of shared segments are still about, and that is fine.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def serve(connection: Connection[Any, Any]) -> None:
@@ -67,7 +70,7 @@ def answer(
     layout: shared.Layout,
     outbox: str,
 ) -> None:
-    """Run one task and post the reply through the outbox, or by the pipe where that is too small."""
+    """Run one task and post the reply through the outbox, or by the pipe if that is too small."""
     arrays = shared.unpack(layout, slots[inbox]) if layout else {}
     task = replace(task, query=replace(task.query, arrays=arrays))
     messages = perform(worker, task, injector.plan(task.component, task.ordinal))

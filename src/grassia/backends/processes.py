@@ -1,8 +1,9 @@
 """Workers that are processes of this machine, each with its components pinned to it.
 
-They are plain child interpreters, not `multiprocessing` children: the user's main module is never imported
-again, so scripts need no `if __name__ == "__main__"`. Blocks travel through shared memory, in-memory data
-is placed there once, files are opened by the worker itself. A worker that dies is started anew.
+They are plain child interpreters, not `multiprocessing` children: the user's main module is never
+imported again, so scripts need no `if __name__ == "__main__"`. Blocks travel through shared memory,
+in-memory data is placed there once, files are opened by the worker itself. A worker that dies is
+started anew.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
@@ -22,11 +24,12 @@ from typing import Any, ClassVar
 
 from grassia.backends.base import Backend, Faults, deal, threads_for
 from grassia.backends.shared import SharedStore, Slot, packed_size
-from grassia.errors import InvalidInput
+from grassia.errors import InvalidComponent, InvalidInput
 from grassia.messages import Failure, Lost, Message, Restored, Task
 from grassia.worker import Loader
 
 MOST_PROCESSES = 32
+CLOSE_SECONDS = 0.5
 BLAS_VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -77,15 +80,33 @@ class Processes(Backend):
         self._started = time.perf_counter()
 
     def start(self, loaders: Sequence[Loader]) -> None:
+        self.injector.check(len(loaders))
         self.groups = deal(len(loaders), self._wanted, MOST_PROCESSES)
         self._owner = {i: w for w, group in enumerate(self.groups) for i in group}
         self.blas_threads = threads_for(len(self.groups), self._wanted_blas)
         self._started = time.perf_counter()
         for group in self.groups:
-            luggage = self._store.dumps(({i: loaders[i] for i in group}, self.injector))
+            luggage = self._pack({i: loaders[i] for i in group})
             self._workers.append(_Child(tuple(group), luggage, self.blas_threads))
         for worker in self._workers:
             worker.spawn()
+
+    def _pack(self, loaders: Mapping[int, Loader]) -> bytes:
+        try:
+            return self._store.dumps((loaders, self.injector))
+        except Exception as error:
+            raise InvalidComponent(
+                f"it cannot be pickled, so it cannot travel to a process ({error}); "
+                "use backend='threads', or a loader that opens it in the worker",
+                next((i for i, loader in loaders.items() if not self._packs(loader)), None),
+            ) from error
+
+    def _packs(self, loader: Loader) -> bool:
+        try:
+            self._store.dumps(loader)
+        except Exception:
+            return False
+        return True
 
     @property
     def pids(self) -> list[int]:
@@ -119,11 +140,14 @@ class Processes(Backend):
                 self._mail.append(Restored(worker.components))
 
     def close(self) -> None:
+        # The workers have nothing to save: those that are not idle are ended where they are.
         for worker in self._workers:
             worker.dismiss()
+        deadline = time.perf_counter() + CLOSE_SECONDS
         for worker in self._workers:
-            worker.bury(patience=2.0)
+            worker.bury(patience=max(0.0, deadline - time.perf_counter()))
         self._workers.clear()
+        self._mail.clear()
         self._store.close()
 
     def now(self) -> float:
@@ -153,21 +177,24 @@ class _Child:
         ours, theirs = Pipe()
         environment = dict(os.environ)
         environment.update({name: str(self._blas_threads) for name in BLAS_VARIABLES})
-        # The child must find this very package, however the parent came to import it.
-        environment["PYTHONPATH"] = os.pathsep.join([path for path in sys.path if path])
-        command = [sys.executable, "-m", "grassia.backends.child", str(theirs.fileno())]
+        # The child must find this very package, however the parent came to import it, and with -P
+        # nothing that the parent would not find: `-m` alone puts the current folder first.
+        environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
+        command = [sys.executable, "-P", "-m", "grassia.backends.child", str(theirs.fileno())]
         self._process = subprocess.Popen(
-            command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL
+            command,
+            pass_fds=[theirs.fileno()],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            process_group=0,  # Ctrl-C is for the server, which then ends its workers
         )
         theirs.close()
         self.connection = ours
         self.alive = True
         self._working = False
         self._queue.clear()
-        try:
+        with suppress(OSError):  # if it died at once, receiving from it will say so
             ours.send_bytes(self._luggage)
-        except OSError:
-            pass  # it died at once: receiving from it will say so
 
     def post(self, task: Task) -> None:
         self._queue.append(task)
@@ -178,14 +205,12 @@ class _Child:
             return
         task = self._queue.popleft()
         layout = self._inbox.write(task.query.arrays)
-        # Room for two blocks as wide as the question; an answer that is larger comes by the pipe once.
+        # Room for two blocks as wide as the question; a larger answer comes by the pipe, once.
         self._outbox.ensure(2 * packed_size(task.query.arrays))
         bare = replace(task, query=replace(task.query, arrays={}))
         self._working = True
-        try:
+        with suppress(OSError):  # if it died, receiving from it will say so
             self.connection.send((bare, self._inbox.name, layout, self._outbox.name))
-        except OSError:
-            pass  # it died: receiving from it will say so
 
     def take(self) -> list[Message]:
         message = self.connection.recv()
@@ -205,10 +230,8 @@ class _Child:
 
     def dismiss(self) -> None:
         if self.alive:
-            try:
+            with suppress(OSError):
                 self.connection.send(None)
-            except OSError:
-                pass
 
     def bury(self, patience: float = 0.5) -> str:
         """Make sure the process is gone and say how it went."""
@@ -227,5 +250,3 @@ class _Child:
         if code < 0:
             return f"process {self._process.pid} was ended by {signal.Signals(-code).name}"
         return f"process {self._process.pid} exited with code {code}"
-
-

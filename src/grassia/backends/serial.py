@@ -26,6 +26,7 @@ class Serial(Backend):
         self._started = time.perf_counter()
 
     def start(self, loaders: Sequence[Loader]) -> None:
+        self.injector.check(len(loaders))
         self._loaders = list(loaders)
         self.groups = [list(range(len(loaders)))]
         self._worker = Worker(dict(enumerate(self._loaders)))

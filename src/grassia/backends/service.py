@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from grassia.errors import InvalidInput
 
 
 class ServiceTime(ABC):
-    """A model of service times. Models are values; what must be remembered lives in a `Clockwork`."""
+    """A model of service times. Models are values; what is remembered lives in a `Clockwork`."""
 
     @abstractmethod
     def clockwork(self, worker: int, rng: np.random.Generator) -> Clockwork:
@@ -33,6 +34,11 @@ class Fixed(ServiceTime):
 
     seconds: float | Sequence[float] = 1.0
 
+    def __post_init__(self) -> None:
+        times = np.atleast_1d(np.asarray(self.seconds, dtype=np.float64))
+        if not (times.ndim == 1 and times.size and np.isfinite(times).all() and times.min() >= 0.0):
+            raise InvalidInput(f"service times must be finite and >= 0; got {self.seconds}.")
+
     def clockwork(self, worker: int, rng: np.random.Generator) -> Clockwork:
         if isinstance(self.seconds, Sequence | np.ndarray):
             return _Draw(_constant(float(self.seconds[worker % len(self.seconds)])))
@@ -46,6 +52,10 @@ class Uniform(ServiceTime):
     low: float = 0.5
     high: float = 1.5
 
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.low <= self.high < math.inf:
+            raise InvalidInput(f"Uniform needs 0 <= low <= high; got {self.low}, {self.high}.")
+
     def clockwork(self, worker: int, rng: np.random.Generator) -> Clockwork:
         return _Draw(lambda: float(rng.uniform(self.low, self.high)))
 
@@ -57,6 +67,12 @@ class LogNormal(ServiceTime):
     mean: float = 0.0
     sigma: float = 1.0
 
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.mean) and 0.0 <= self.sigma < math.inf):
+            raise InvalidInput(
+                f"LogNormal needs a finite mean and sigma >= 0; got {self.mean}, {self.sigma}."
+            )
+
     def clockwork(self, worker: int, rng: np.random.Generator) -> Clockwork:
         return _Draw(lambda: float(rng.lognormal(self.mean, self.sigma)))
 
@@ -67,6 +83,12 @@ class Pareto(ServiceTime):
 
     alpha: float = 1.5
     scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (0.0 < self.alpha < math.inf and 0.0 < self.scale < math.inf):
+            raise InvalidInput(
+                f"Pareto needs alpha > 0 and scale > 0; got {self.alpha}, {self.scale}."
+            )
 
     def clockwork(self, worker: int, rng: np.random.Generator) -> Clockwork:
         return _Draw(lambda: float(self.scale * (1.0 + rng.pareto(self.alpha))))
@@ -84,6 +106,13 @@ class Bursty(ServiceTime):
     factor: float = 10.0
     calm: float = 100.0
     burst: float = 20.0
+
+    def __post_init__(self) -> None:
+        if not all(0.0 < value < math.inf for value in (self.factor, self.calm, self.burst)):
+            raise InvalidInput(
+                "Bursty needs a positive factor, calm and burst; "
+                f"got {self.factor}, {self.calm}, {self.burst}."
+            )
 
     def clockwork(self, worker: int, rng: np.random.Generator) -> Clockwork:
         return _Stretches(self, self.base.clockwork(worker, rng), rng)
@@ -129,8 +158,6 @@ class _Draw(Clockwork):
 
 
 def _constant(seconds: float) -> Callable[[], float]:
-    if not seconds >= 0.0:
-        raise InvalidInput(f"a service time must be >= 0; got {seconds}.")
     return lambda: seconds
 
 

@@ -1,9 +1,11 @@
-"""Arrays in shared memory: the data once for all processes, and a slot for each direction of a worker."""
+"""Arrays in shared memory: the data once for all processes, and two slots for each worker."""
 
 from __future__ import annotations
 
 import io
+import mmap
 import os
+import secrets
 import shutil
 import sys
 import tempfile
@@ -26,11 +28,17 @@ _kept: list[shared_memory.SharedMemory] = []  # a mapped array needs its segment
 def leave_tracking_to_the_owner() -> None:
     """Keep a worker's exit from unlinking segments that the server owns.
 
-    Before Python 3.13 merely attaching to a segment registers it for clean-up at exit. Called once, in
-    the worker process only.
+    Before Python 3.13 merely attaching to a segment registers it for clean-up at exit. Called once,
+    in the worker process only.
     """
     if sys.version_info < (3, 13):
-        resource_tracker.register = lambda name, rtype: None  # type: ignore[assignment]
+        resource_tracker.register = lambda name, rtype: None
+
+
+def create(nbytes: int) -> shared_memory.SharedMemory:
+    """A new segment; its name says whose it is, should it ever be found left over."""
+    name = f"grassia_{os.getpid()}_{secrets.token_hex(4)}"
+    return shared_memory.SharedMemory(name=name, create=True, size=max(1, nbytes))
 
 
 def attach(name: str) -> shared_memory.SharedMemory:
@@ -55,14 +63,12 @@ def mapped_array(
     path: str, shape: tuple[int, ...], dtype: str, offset: int, order: str
 ) -> NDArray[Any]:
     """An array that lives in a file, mapped read-only."""
-    mapped = np.memmap(
-        path, np.dtype(dtype), "r", offset, shape, "F" if order == "F" else "C"
-    )
+    mapped = np.memmap(path, np.dtype(dtype), "r", offset, shape, "F" if order == "F" else "C")
     return np.asarray(mapped)
 
 
 class SharedStore:
-    """Puts big arrays where every worker process can map them; the owner removes them in `close`."""
+    """Puts big arrays where every worker process can map them; `close` removes them."""
 
     def __init__(self) -> None:
         self._segments: list[shared_memory.SharedMemory] = []
@@ -79,7 +85,7 @@ class SharedStore:
         order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
         flat = np.asarray(array, order="F" if order == "F" else "C")
         if _room_in_memory() > 1.2 * flat.nbytes:
-            segment = shared_memory.SharedMemory(create=True, size=max(1, flat.nbytes))
+            segment = create(flat.nbytes)
             self._segments.append(segment)
             view: NDArray[Any] = np.ndarray(
                 flat.shape, flat.dtype, buffer=segment.buf, order="F" if order == "F" else "C"
@@ -112,9 +118,7 @@ class SharedStore:
 
 
 class _SharingPickler(cloudpickle.Pickler):  # type: ignore[misc]
-    def __init__(
-        self, file: io.BytesIO, put: Callable[[NDArray[Any]], tuple[Any, ...]]
-    ) -> None:
+    def __init__(self, file: io.BytesIO, put: Callable[[NDArray[Any]], tuple[Any, ...]]) -> None:
         super().__init__(file)
         self._put = put
 
@@ -131,8 +135,9 @@ class _SharingPickler(cloudpickle.Pickler):  # type: ignore[misc]
 def _reopen(array: np.memmap[Any, Any]) -> tuple[Any, ...] | None:
     """A whole file map can be opened again by name; a slice of one has lost its offset."""
     name = getattr(array, "filename", None)
-    whole = getattr(array, "_mmap", None) is not None and isinstance(array.base, type(array._mmap))
-    if name is None or not whole or not os.path.exists(name):
+    whole = isinstance(array.base, mmap.mmap)
+    # What was written to a copy-on-write map is not in the file.
+    if name is None or not whole or array.mode == "c" or not os.path.exists(name):
         return None
     if not (array.flags.c_contiguous or array.flags.f_contiguous):
         return None
@@ -163,7 +168,7 @@ class Slot:
         """Make room, in a new segment if need be (its name then changes)."""
         if nbytes > self.size:
             self.close()
-            self._segment = shared_memory.SharedMemory(create=True, size=max(4096, 2 * nbytes))
+            self._segment = create(max(4096, 2 * nbytes))
 
     def write(self, arrays: Mapping[str, NDArray[Any]]) -> Layout:
         self.ensure(packed_size(arrays))

@@ -1,4 +1,4 @@
-"""A cluster on a virtual clock: real products, imagined durations. No sleep, no threads, repeatable."""
+"""A cluster on a virtual clock: real products, imagined durations, no sleep; repeatable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 from grassia.backends.base import Backend, Faults, deal
 from grassia.backends.service import Clockwork, Fixed, ServiceTime
 from grassia.errors import InvalidInput
-from grassia.faults import CALM, Plan, answer
+from grassia.faults import Plan, answer
 from grassia.messages import Failure, Lost, Message, Restored, Task
 from grassia.worker import Loader, Worker
 
@@ -38,6 +38,7 @@ class Simulated(Backend):
         Bytes a second of each worker's link.
     free_tasks : int
         So many first tasks of each component take no time (1: opening; 2: also the first product).
+        Injected faults act on them too, but for their delays.
     restart_time : float
         Seconds from an injected crash until the worker runs again.
     max_restarts : int or None
@@ -65,15 +66,24 @@ class Simulated(Backend):
         super().__init__(faults=faults)
         if evaluate not in ("dispatch", "return"):
             raise InvalidInput(f"`evaluate` must be 'dispatch' or 'return'; got {evaluate!r}.")
-        if not (latency >= 0.0 and bandwidth > 0.0 and restart_time >= 0.0):
+        if service is not None and not isinstance(service, ServiceTime):
             raise InvalidInput(
-                "`latency` and `restart_time` must be >= 0 and `bandwidth` > 0; "
-                f"got {latency}, {restart_time}, {bandwidth}."
+                "`service` must be a model from grassia.backends.service, such as Fixed(2.0); "
+                f"got {service!r}."
             )
+        times_good = 0.0 <= latency < math.inf and 0.0 <= restart_time < math.inf
+        if not (times_good and bandwidth > 0.0 and free_tasks >= 0):
+            raise InvalidInput(
+                "`latency`, `restart_time` and `free_tasks` must be >= 0 and `bandwidth` > 0; "
+                f"got {latency}, {restart_time}, {free_tasks}, {bandwidth}."
+            )
+        if max_restarts is not None and max_restarts < 0:
+            raise InvalidInput(f"`max_restarts` must be >= 0, or None; got {max_restarts}.")
         self.service = service or Fixed(1.0)
         self.evaluate = evaluate
         self.latency, self.bandwidth = latency, bandwidth
-        self.free_tasks, self.restart_time, self.max_restarts = free_tasks, restart_time, max_restarts
+        self.free_tasks, self.restart_time = free_tasks, restart_time
+        self.max_restarts = max_restarts
         self.seed = seed
         #: The run loop sets this, so that a task can be asked anew at its return.
         self.renew: Callable[[Task], Task] | None = None
@@ -86,6 +96,7 @@ class Simulated(Backend):
 
     def start(self, loaders: Sequence[Loader]) -> None:
         n = len(loaders)
+        self.injector.check(n)
         self.groups = deal(n, self._wanted, n)
         self._owner = {i: w for w, group in enumerate(self.groups) for i in group}
         self._clock = 0.0
@@ -105,10 +116,9 @@ class Simulated(Backend):
             return
         site.busy = True
         task = site.queue.popleft()
-        free = task.ordinal < self.free_tasks
-        plan = CALM if free else self.injector.plan(task.component, task.ordinal)
+        plan = self.injector.plan(task.component, task.ordinal)
         seconds = 0.0
-        if not free:
+        if task.ordinal >= self.free_tasks:
             arrives = self._clock + self._travel(task.nbytes)
             seconds = site.clockwork.next(arrives) * plan.factor + plan.delay
             seconds += self._travel(task.nbytes)
@@ -121,29 +131,40 @@ class Simulated(Backend):
         site.busy = False
         if self.evaluate == "return" and self.renew is not None:
             task = self.renew(task)
+        messages: list[Message]
+        nbytes = 0
         try:
             reply = replace(answer(site.worker, task, plan), elapsed=seconds)
+            messages = [reply, reply] if plan.duplicate else [reply]
+            nbytes = reply.nbytes
         except Exception as error:
-            return [Failure(task.id, task.component, error)]
-        finally:
-            self._begin(site)
-        messages: list[Message] = [reply, reply] if plan.duplicate else [reply]
-        travel = 0.0 if task.ordinal < self.free_tasks else self._travel(reply.nbytes)
-        if travel == 0.0:
+            messages = [Failure(task.id, task.component, error)]
+        self._begin(site)
+        # The link sends one answer after the other, so that none overtakes an earlier one.
+        arrives = max(self._clock, site.link_free)
+        if task.ordinal >= self.free_tasks:
+            site.link_free = arrives + nbytes / self.bandwidth
+            arrives = site.link_free + self.latency
+        if arrives <= self._clock:
             return messages
-        self._at(self._clock + travel, lambda: messages)
+        self._at(arrives, lambda: messages)
         return []
 
     def _crash(self, site: _Site) -> list[Message]:
+        # It stays busy until it is restored: what is sent to it meanwhile waits.
         site.worker = Worker(site.loaders)
-        site.busy = False
         site.queue.clear()
         site.crashes += 1
         everything = tuple(site.loaders)
         if self.max_restarts is not None and site.crashes > self.max_restarts:
             return [Lost(everything, "injected crash", permanent=True)]
-        self._at(self._clock + self.restart_time, lambda: [Restored(everything)])
+        self._at(self._clock + self.restart_time, lambda: self._restore(site))
         return [Lost(everything, "injected crash")]
+
+    def _restore(self, site: _Site) -> list[Message]:
+        site.busy = False
+        self._begin(site)
+        return [Restored(tuple(site.loaders))]
 
     def _travel(self, nbytes: int) -> float:
         return self.latency + nbytes / self.bandwidth
@@ -181,3 +202,4 @@ class _Site:
         self.queue: deque[Task] = deque()
         self.busy = False
         self.crashes = 0
+        self.link_free = 0.0

@@ -11,11 +11,15 @@ from typing import ClassVar
 from threadpoolctl import threadpool_limits
 
 from grassia.backends.base import Backend, Faults, deal, threads_for
-from grassia.faults import Crash, perform
+from grassia.faults import Crash, Injector, perform
 from grassia.messages import Failure, Lost, Message, Restored, Task
 from grassia.worker import Loader, Worker
 
 MOST_THREADS = 64
+CLOSE_SECONDS = 2.0
+
+_Mail = queue.SimpleQueue[list[Message]]
+_Inbox = queue.SimpleQueue[Task | None]
 
 
 class Threads(Backend):
@@ -27,8 +31,8 @@ class Threads(Backend):
         Default: one for each component, 64 at most. With fewer workers than components, each holds
         several and visits them in the solver's order.
     blas_threads : int, optional
-        BLAS threads for the whole process while the run lasts; default cores / workers. The limit is
-        global to the process (BLAS knows no other), and is taken back by `close`.
+        BLAS threads for the whole process while the run lasts; default cores / workers. The limit
+        is global to the process (BLAS knows no other), and is taken back by `close`.
     """
 
     name: ClassVar[str] = "threads"
@@ -39,8 +43,8 @@ class Threads(Backend):
         super().__init__(faults=faults)
         self._wanted = workers
         self._wanted_blas = blas_threads
-        self._inboxes: list[queue.SimpleQueue[Task | None]] = []
-        self._outbox: queue.SimpleQueue[list[Message]] = queue.SimpleQueue()
+        self._inboxes: list[_Inbox] = []
+        self._outbox: _Mail = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._stopping = threading.Event()
         self._owner: dict[int, int] = {}
@@ -48,34 +52,26 @@ class Threads(Backend):
         self._started = time.perf_counter()
 
     def start(self, loaders: Sequence[Loader]) -> None:
+        self.injector.check(len(loaders))
         self.groups = deal(len(loaders), self._wanted, MOST_THREADS)
         self._owner = {i: w for w, group in enumerate(self.groups) for i in group}
         self.blas_threads = threads_for(len(self.groups), self._wanted_blas)
         self._limits = threadpool_limits(limits=self.blas_threads)
         self._started = time.perf_counter()
+        # New ones for every start: a thread that outlived the last `close` keeps the old ones.
+        self._outbox, self._stopping = queue.SimpleQueue(), threading.Event()
         for w, group in enumerate(self.groups):
-            inbox: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
+            inbox: _Inbox = queue.SimpleQueue()
             mine = {i: loaders[i] for i in group}
             thread = threading.Thread(
-                target=self._serve, args=(mine, inbox), name=f"grassia-{w}", daemon=True
+                target=_serve,
+                args=(mine, self.injector, inbox, self._outbox, self._stopping),
+                name=f"grassia-{w}",
+                daemon=True,
             )
             self._inboxes.append(inbox)
             self._threads.append(thread)
             thread.start()
-
-    def _serve(self, loaders: dict[int, Loader], inbox: queue.SimpleQueue[Task | None]) -> None:
-        worker = Worker(loaders)
-        everything = tuple(loaders)
-        while (task := inbox.get()) is not None and not self._stopping.is_set():
-            plan = self.injector.plan(task.component, task.ordinal)
-            try:
-                # Waiting on the event instead of sleeping lets `close` end an injected delay.
-                self._outbox.put(perform(worker, task, plan, self._stopping.wait))
-            except Crash:
-                worker = Worker(loaders)
-                self._outbox.put([Lost(everything, "injected crash"), Restored(everything)])
-            except Exception as error:
-                self._outbox.put([Failure(task.id, task.component, error)])
 
     def send(self, task: Task) -> None:
         self._inboxes[self._owner[task.component]].put(task)
@@ -93,8 +89,10 @@ class Threads(Backend):
         self._stopping.set()
         for inbox in self._inboxes:
             inbox.put(None)
+        # A product cannot be cut short. Past the deadline, its thread ends by itself, unheard.
+        deadline = time.perf_counter() + CLOSE_SECONDS
         for thread in self._threads:
-            thread.join(timeout=5.0)
+            thread.join(timeout=max(0.0, deadline - time.perf_counter()))
         self._threads.clear()
         self._inboxes.clear()
         if self._limits is not None:
@@ -103,3 +101,28 @@ class Threads(Backend):
 
     def now(self) -> float:
         return time.perf_counter() - self._started
+
+
+def _serve(
+    loaders: dict[int, Loader],
+    injector: Injector,
+    inbox: _Inbox,
+    outbox: _Mail,
+    stopping: threading.Event,
+) -> None:
+    """The life of one worker."""
+    worker = Worker(loaders)
+    everything = tuple(loaders)
+    while (task := inbox.get()) is not None and not stopping.is_set():
+        plan = injector.plan(task.component, task.ordinal)
+        try:
+            # Waiting on the event instead of sleeping lets `close` end an injected delay.
+            outbox.put(perform(worker, task, plan, stopping.wait))
+        except Crash:
+            worker = Worker(loaders)
+            while not inbox.empty() and not stopping.is_set():
+                inbox.get()  # what was queued dies with the worker, as it does in a process
+            outbox.put([Lost(everything, "injected crash"), Restored(everything)])
+        except BaseException as error:  # or the thread would end, and the server wait for ever
+            told = error if isinstance(error, Exception) else RuntimeError(repr(error))
+            outbox.put([Failure(task.id, task.component, told)])

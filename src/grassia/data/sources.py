@@ -12,6 +12,7 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator
 
 from grassia import gram
+from grassia._checks import is_count
 from grassia.components import Component, matrix_shape, rows_shape
 from grassia.data.loaders import (
     CallableLoader,
@@ -124,8 +125,8 @@ def from_rows(source: Any, n_components: int | None = None, center: bool = True)
     >>> [loader.open().moments().count for loader in from_rows(X, 3)]
     [3.0, 3.0, 4.0]
     """
-    if n_components is not None and n_components < 1:
-        raise InvalidInput(f"n_components must be at least 1; got {n_components}")
+    if n_components is not None and not is_count(n_components):
+        raise InvalidInput(f"n_components must be an integer of at least 1; got {n_components!r}")
     if isinstance(source, list | tuple):
         return _from_shards(source, n_components, center)
     return Components(_split(source, n_components or 1, center))

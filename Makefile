@@ -1,0 +1,52 @@
+# A fresh clone needs make and Python 3.11 or newer; everything else goes into .venv.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+CODE := src tests benchmarks examples docs
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint bench docs clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.plot  ## find an eigenspace on four local processes, one of them ten times slower
+	$(BIN)/grassia demo
+
+test: $(VENV)/.dev  ## run every test and doctest
+	$(BIN)/python -m pytest --doctest-modules --doctest-ignore-import-errors src tests
+
+lint: $(VENV)/.dev  ## check style and types
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/mypy
+
+bench: $(VENV)/.plot  ## run the benchmarks
+	@for script in $(wildcard benchmarks/*.py); do \
+	  echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
+
+docs: $(VENV)/.dev  ## check the links, run the examples and the Python in the pages
+	$(BIN)/python docs/check.py
+
+clean:  ## remove caches and what runs have written; the environments stay
+	rm -rf build dist site grassia-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# pip runs only when pyproject.toml is newer than the stamp of the last installation.
+$(VENV)/.plot: pyproject.toml $(VENV)/.made
+	$(PIP) --editable '.[plot]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml $(VENV)/.made
+	$(PIP) --editable '.[dev]'
+	@touch $@ $(VENV)/.plot
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "grassia needs Python 3.11 or newer, and '$(PYTHON)' is not." \
+	    "Name another one: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@echo '*' > $(VENV)/.gitignore
+	@touch $@
