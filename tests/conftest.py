@@ -43,7 +43,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Callable[..., Backend]]:
 def children(of: int | None = None) -> dict[int, str]:
     """Process ids and command lines of the children of a process, zombies included.
 
-    Python's own resource tracker, which serves shared memory as long as its process lives, is left out.
+    Python's own resource tracker, which lives as long as the process it serves, is left out.
     """
     parent = os.getpid() if of is None else of
     found = {}

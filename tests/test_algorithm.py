@@ -6,7 +6,6 @@ import json
 
 import numpy as np
 import pytest
-from problems import heterogeneous
 
 import grassia
 from grassia.backends import Processes, Serial, Simulated, Threads
@@ -16,6 +15,7 @@ from grassia.geometry import geodesic_distance
 from grassia.messages import Task
 from grassia.solvers import Arrival, Grassia, Problem
 from grassia.worker import Worker
+from problems import heterogeneous
 
 UPDATES = 200
 STEP = 0.05
@@ -115,7 +115,9 @@ def test_serial_updates_in_any_order_are_algorithm_1(problem, W0, order, resum_p
 
 @pytest.mark.parametrize("table", ["worker", "server"])
 @pytest.mark.parametrize(
-    "backend", [Serial, lambda: Simulated(LogNormal(), seed=3), Threads], ids=["serial", "sim", "threads"]
+    "backend",
+    [Serial, lambda: Simulated(LogNormal(), seed=3), Threads],
+    ids=["serial", "sim", "threads"],
 )
 def test_synchronous_updates_are_algorithm_1(problem, W0, backend, table):
     expected = algorithm_1(problem, W0, STEP, lambda t: [(i, t) for i in range(7)])
@@ -127,9 +129,7 @@ def test_synchronous_updates_are_algorithm_1(problem, W0, backend, table):
 def recorded_sets(log, n):
     """The arriving subsets of a recorded run, by the update they preceded."""
     batches = [json.loads(line) for line in log.read_text().splitlines()[1:]]
-    replies = [
-        [(m[2], m[3]) for m in batch["m"] if m[0] == "reply"] for batch in batches if "m" in batch
-    ]
+    replies = [[(m[2], m[3]) for m in batch["m"] if m[0] == "reply"] for batch in batches if "m" in batch]
     sets, before = {}, 0
     for batch in replies:
         if before >= 2 * n:  # after every component was opened and answered at the start
@@ -188,7 +188,13 @@ def test_a_lost_cache_is_recovered_by_resummation(problem, W0):
     """After the crash the aggregate must again be the exact sum: the limit is the eigenspace."""
     backend = Simulated(Fixed([1, 2, 3, 5, 2, 1, 4]), faults=["crash:2@9", "crash:5@20"])
     result = grassia.eigenspace(
-        problem.components, 3, weights=problem.weights, backend=backend, v0=W0, tol=1e-10, rng=0,
+        problem.components,
+        3,
+        weights=problem.weights,
+        backend=backend,
+        v0=W0,
+        tol=1e-10,
+        rng=0,
         solver=Grassia(resum_passes=0),
     )
     assert result.converged

@@ -1,4 +1,4 @@
-"""What is wrong with the input is said at once, by its rule, value and component, on every engine."""
+"""Bad input is refused at once, by its rule, value and component, on every engine."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def refused(engine, make, k=1, error=InvalidInput, **options):
     watch = Watch()
     options.setdefault("rng", 0)
     with pytest.raises(error) as caught:
-        grassia.eigenspace(make(), k, backend=engine(2), callbacks=watch, **options)
+        grassia.eigenspace(make(), k, backend=engine(1), callbacks=watch, **options)
     assert isinstance(caught.value, ValueError)
     assert watch.version == 0
     assert watch.phases <= {"opening"}
     return str(caught.value)
 
 
-# ---------------------------------------------------------- seen at once, before a worker is started
+# ------------------------------------------------------ seen at once, before a worker is started
 
 CHEAP = {
     "a matrix that is not square": (
@@ -201,7 +201,7 @@ def test_an_unknown_back_end_is_refused_with_the_known_ones(name):
 
 @pytest.mark.parametrize("n", [0, -1, 2.0, True, "2"])
 def test_a_number_of_components_that_is_no_positive_integer_is_refused(n):
-    with pytest.raises(InvalidInput, match=f"n_components must be an integer.*got {n!r}"):
+    with pytest.raises(InvalidInput, match=f"n_components must be .*got {n!r}"):
         grassia.from_rows(ROWS, n)
 
 
@@ -286,9 +286,7 @@ def test_feature_counts_that_differ_are_found_by_the_server_if_not_before(engine
 
 
 def test_centred_and_uncentred_components_do_not_mix(engine):
-    message = refused(
-        engine, lambda: grassia.from_rows([ROWS]) + grassia.from_rows([ROWS], center=False)
-    )
+    message = refused(engine, lambda: grassia.from_rows([ROWS]) + grassia.from_rows([ROWS], center=False))
     assert re.search(r"^component [01]: centred and uncentred.*`center`", message)
 
 
@@ -311,9 +309,7 @@ def test_a_file_that_cannot_be_read_is_named_with_its_component(engine, tmp_path
         np.save(path, np.array([[None]]), allow_pickle=True)
     elif how == "a folder":
         path.mkdir()
-    message = refused(
-        engine, lambda: [I3, NpyRowsLoader(str(path), center=False)], error=InvalidComponent
-    )
+    message = refused(engine, lambda: [I3, NpyRowsLoader(str(path), center=False)], error=InvalidComponent)
     assert message.startswith("component 1: ")
     assert str(path) in message
 
@@ -333,7 +329,7 @@ def test_an_operator_that_goes_wrong_later_stops_the_run_by_its_component(engine
     components = [np.diag([3.0, 2.0, 1.0]), OperatorLoader(Rotting(), n_features=3)]
     watch = Watch()
     with pytest.raises(InvalidComponent, match=r"^component 1: .*finite block.*NaN"):
-        grassia.eigenspace(components, 1, backend=engine(), rng=0, tol=1e-15, callbacks=watch)
+        grassia.eigenspace(components, 1, backend=engine(1), rng=0, tol=1e-15, callbacks=watch)
     assert watch.version > 0
 
 
@@ -342,8 +338,6 @@ def test_a_component_that_always_fails_is_an_error_that_names_it_and_the_cause(e
         raise ConnectionError("the store is down")
 
     components = grassia.from_rows([in_worker(ROWS), rows])
-    with pytest.raises(
-        GrassiaError, match="component 1 failed 4 times.*the store is down"
-    ) as caught:
-        grassia.eigenspace(components, 1, backend=engine(), rng=0)
+    with pytest.raises(GrassiaError, match=r"component 1 failed 4 times.*the store is down") as caught:
+        grassia.eigenspace(components, 1, backend=engine(1), rng=0)
     assert isinstance(caught.value.__cause__, ConnectionError)

@@ -208,9 +208,7 @@ def test_no_command_shows_the_help_and_a_wrong_one_is_a_mistake(tmp_path):
 
 
 def test_the_library_does_not_import_the_command_line():
-    code = (
-        "import grassia, sys; print(sorted(m for m in sys.modules if m.startswith('grassia.cli')))"
-    )
+    code = "import grassia, sys; print(sorted(m for m in sys.modules if m.startswith('grassia.cli')))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -221,9 +219,7 @@ class Terminal:
     def __init__(self, *arguments: str, cwd: Path) -> None:
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-        environment = {
-            k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES", "NO_COLOR")
-        }
+        environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES", "NO_COLOR")}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "grassia", "demo", *arguments],
             cwd=cwd,

@@ -309,9 +309,7 @@ def test_a_large_offset_does_not_cost_the_variances(rng, dtype):
     component = RowsComponent(X)
     close(dense(component), expected, rtol=1e-10)
     assert component.moments().trace == pytest.approx(np.trace(expected), rel=1e-11)
-    np.testing.assert_allclose(
-        component.moments().mean, exact.mean(axis=0).astype("f8"), rtol=1e-15
-    )
+    np.testing.assert_allclose(component.moments().mean, exact.mean(axis=0).astype("f8"), rtol=1e-15)
 
 
 def test_a_large_offset_in_sparse_columns_does_not_cost_the_variances(rng):

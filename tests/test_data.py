@@ -264,9 +264,7 @@ def test_components_concatenate_slice_and_describe(X):
 
 def test_matrices_operators_components_and_loaders_mix(X):
     A = covariance(X)
-    mixed = as_components(
-        [A, sp.csr_array(A), aslinearoperator(A), MatrixComponent(A), RowsLoader(X)]
-    )
+    mixed = as_components([A, sp.csr_array(A), aslinearoperator(A), MatrixComponent(A), RowsLoader(X)])
     for loader in mixed:
         np.testing.assert_allclose(dense(loader), A, atol=1e-12)
     assert as_components(mixed) is mixed

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from problems import data_folder, images
 from sklearn.datasets import load_svmlight_file
 
 import grassia
@@ -15,6 +14,7 @@ from grassia.backends import Simulated
 from grassia.backends.service import speeds
 from grassia.geometry import geodesic_distance
 from grassia.solvers import Grassia
+from problems import data_folder, images
 
 FACTS = {
     "a1a": (
@@ -86,9 +86,7 @@ def test_the_eigenvalues_of_the_images_are_those_known(cifar):
     X, values, _, real = cifar
     assert X.shape[0] == 5000
     if real:
-        np.testing.assert_allclose(
-            values[:4], [3635711.4, 1400410.7, 826402.7, 462478.1], atol=0.051
-        )
+        np.testing.assert_allclose(values[:4], [3635711.4, 1400410.7, 826402.7, 462478.1], atol=0.051)
         assert values[2] - values[3] == pytest.approx(363924.64, abs=5.1e-3)
         assert values[0] - values[-1] == pytest.approx(3635711.37, abs=5.1e-3)
 
@@ -105,8 +103,12 @@ def distances(cifar, step, evaluate, seed, ticks):
 
     service = speeds(20, 1, 5, np.random.default_rng(seed))
     grassia.eigenspace(
-        grassia.from_rows(X, n_components=20, center=False), 3, rng=seed, tol=1e-14,
-        solver=Grassia(step=step), callbacks=watch,
+        grassia.from_rows(X, n_components=20, center=False),
+        3,
+        rng=seed,
+        tol=1e-14,
+        solver=Grassia(step=step),
+        callbacks=watch,
         backend=Simulated(service, evaluate=evaluate, free_tasks=2),
     )
     return found

@@ -117,7 +117,7 @@ def test_factors_multiply_and_delays_add():
 
 
 def test_a_crash_at_a_task_strikes_that_task_alone():
-    # Ordinals go on counting when a worker is restarted, so it is not struck by the same rule again.
+    # Ordinals go on counting when a worker is restarted, so the rule does not strike it again.
     injector = Injector.parse("crash:1@3")
     struck = {(i, m) for i in range(4) for m in range(50) if injector.plan(i, m).crash}
     assert struck == {(1, 3)}
@@ -177,9 +177,7 @@ def test_a_rule_for_a_component_there_is_not_is_refused():
 )
 def test_a_corrupted_reply_is_caught_by_its_checksum_and_the_original_is_untouched(arrays):
     before = {name: array.copy() for name, array in arrays.items()}
-    reply = Reply(
-        task=1, component=0, version=0, arrays=arrays, scalars={}, checksum=checksum(arrays)
-    )
+    reply = Reply(task=1, component=0, version=0, arrays=arrays, scalars={}, checksum=checksum(arrays))
     damaged = corrupted(reply)
     assert checksum(damaged.arrays) != damaged.checksum
     assert checksum(reply.arrays) == reply.checksum

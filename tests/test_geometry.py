@@ -213,9 +213,7 @@ def test_column_scales_do_not_matter_to_orthonormalize():
 
 def test_an_empty_against_is_the_same_as_none():
     X = generator(9).standard_normal((6, 3))
-    np.testing.assert_array_equal(
-        geo.orthonormalize(X, against=np.empty((6, 0))), geo.orthonormalize(X)
-    )
+    np.testing.assert_array_equal(geo.orthonormalize(X, against=np.empty((6, 0))), geo.orthonormalize(X))
 
 
 @pytest.mark.parametrize("tol", [0.0, -1.0, 1.0, np.nan, 1e-17])
@@ -331,9 +329,7 @@ def test_log_ignores_the_basis_of_the_target_and_turns_with_the_basis_of_the_sta
 def test_log_resolves_tiny_and_large_angles_side_by_side():
     W = np.eye(6)[:, :3]
     angles = np.array([1e-14, 1e-7, 1.5])
-    V = np.concatenate([np.diag(np.cos(angles)), np.diag(np.sin(angles))]) @ rotation(
-        3, generator(11)
-    )
+    V = np.concatenate([np.diag(np.cos(angles)), np.diag(np.sin(angles))]) @ rotation(3, generator(11))
     Xi = geo.log(W, V)
     np.testing.assert_allclose(np.diag(Xi[3:]), angles, rtol=1e-6)
     # LAPACK stops its SVD at residuals of up to some 90 eps, which shows off the diagonal.
@@ -462,9 +458,7 @@ def test_distances_equal_their_dense_definitions(shape, seed):
     angles = scipy.linalg.subspace_angles(W, V)
     # See above for the tolerance; at k = d all of SciPy's angles may be off by 1e-8.
     assert geo.geodesic_distance(W, V) == pytest.approx(np.linalg.norm(angles), abs=1e-7)
-    assert geo.chordal_distance(W, V) == pytest.approx(
-        np.linalg.norm(difference) / math.sqrt(2.0), abs=1e-13
-    )
+    assert geo.chordal_distance(W, V) == pytest.approx(np.linalg.norm(difference) / math.sqrt(2.0), abs=1e-13)
     assert geo.projection_distance(W, V) == pytest.approx(np.linalg.norm(difference, 2), abs=1e-13)
 
 
@@ -602,9 +596,7 @@ def test_arguments_of_different_height_are_refused(function):
         function(np.eye(4)[:, :2], np.eye(5)[:, :2])
 
 
-@pytest.mark.parametrize(
-    "function", [f for f in PAIRED if f not in (geo.project, geo.principal_angles)]
-)
+@pytest.mark.parametrize("function", [f for f in PAIRED if f not in (geo.project, geo.principal_angles)])
 def test_arguments_of_different_width_are_refused_where_they_must_agree(function):
     with pytest.raises(InvalidInput, match=r"got \(4, 3\) and \(4, 2\)"):
         function(np.eye(4)[:, :2], np.eye(4)[:, :3])
@@ -616,9 +608,7 @@ def test_arguments_of_different_dtype_are_refused(function):
         function(np.eye(4)[:, :2], np.eye(4, dtype=np.float32)[:, :2])
 
 
-@pytest.mark.parametrize(
-    "function", [f for f in PAIRED if f not in (geo.project, geo.riemannian_gradient)]
-)
+@pytest.mark.parametrize("function", [f for f in PAIRED if f not in (geo.project, geo.riemannian_gradient)])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_decompositions_refuse_entries_that_are_not_finite(function, bad):
     W, V = np.eye(4)[:, :2], np.eye(4)[:, :2]

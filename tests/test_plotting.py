@@ -19,14 +19,12 @@ curves = st.lists(st.tuples(st.floats(0.0, 1e4), st.floats(0.0, 1e3)), min_size=
 )
 
 
-@given(
-    curve=curves, width=st.integers(30, 160), height=st.integers(2, 30), ascii_only=st.booleans()
-)
+@given(curve=curves, width=st.integers(30, 160), height=st.integers(2, 30), ascii_only=st.booleans())
 def test_a_chart_keeps_within_its_width_and_its_height(curve, width, height, ascii_only):
     times, distances = curve
-    lines = text_chart(
-        times, distances, width=width, height=height, tol=1e-6, ascii_only=ascii_only
-    ).split("\n")
+    lines = text_chart(times, distances, width=width, height=height, tol=1e-6, ascii_only=ascii_only).split(
+        "\n"
+    )
     assert len(lines) == height + 2
     assert max(map(len, lines)) <= width
     assert not ascii_only or "\n".join(lines).isascii()

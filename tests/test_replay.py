@@ -6,13 +6,13 @@ import json
 
 import numpy as np
 import pytest
-from problems import gaussian_rows, heterogeneous
 
 import grassia
 from grassia.backends import Processes, Serial, Simulated, Threads
 from grassia.backends.service import Fixed, LogNormal
 from grassia.errors import InvalidInput, ReplayMismatch
 from grassia.solvers import Grassia
+from problems import gaussian_rows, heterogeneous
 
 K = 3
 
@@ -44,7 +44,11 @@ def test_a_replay_gives_the_very_same_bits(rows, name, table, tmp_path):
     components = grassia.from_rows(rows, n_components=4)
     seen = []
     recorded = grassia.eigenspace(
-        components, K, backend=BACKENDS[name](), record=log, rng=np.random.default_rng(3),
+        components,
+        K,
+        backend=BACKENDS[name](),
+        record=log,
+        rng=np.random.default_rng(3),
         solver=Grassia(table=table, order="random", resum_passes=5),
         callbacks=lambda p: seen.append(p.version) and None,
     )
@@ -135,7 +139,12 @@ def test_weights_and_start_survive_in_the_log(tmp_path):
     log = tmp_path / "run.jsonl"
     v0 = np.random.default_rng(1).standard_normal((12, 2))
     recorded = grassia.eigenspace(
-        problem.components, 2, weights=problem.weights, v0=v0, record=log, rng=5,
+        problem.components,
+        2,
+        weights=problem.weights,
+        v0=v0,
+        record=log,
+        rng=5,
         solver=Grassia(order="shuffled"),
     )
     again = grassia.replay(log, problem.components)

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from problems import gaussian_rows, heterogeneous, leading_of_rows
 
 import grassia
 from grassia.backends import Simulated
@@ -21,6 +20,7 @@ from grassia.result import Status
 from grassia.server import SOLVING, ComponentFailed, Limits, Server
 from grassia.solvers import Grassia
 from grassia.worker import Worker
+from problems import gaussian_rows, heterogeneous, leading_of_rows
 
 
 class Bench:
@@ -31,9 +31,7 @@ class Bench:
         groups = groups or [[i] for i in range(len(loaders))]
         self.workers = {i: Worker({j: loaders[j] for j in group}) for group in groups for i in group}
         self.workers = {i: self.workers[group[0]] for group in groups for i in group}
-        self.server = Server(
-            solver or Grassia(step=0.05), k, groups, rng=np.random.default_rng(0), **options
-        )
+        self.server = Server(solver or Grassia(step=0.05), k, groups, rng=np.random.default_rng(0), **options)
         self.out = []
         self.ask()
 
@@ -114,11 +112,15 @@ def test_a_corrupt_reply_is_rejected_and_asked_again(problem):
 
 def test_a_component_that_only_sends_damage_ends_the_run_with_its_name(problem):
     bench = Bench(problem.components, 2, limits=Limits(retries=3)).until_solving()
-    with pytest.raises(ComponentFailed, match="component 2 failed 4 times in a row"):
+
+    def damage_everything_of_component_2():
         for _ in range(100):
             task = bench.out[0]
             reply = bench.answer(task)
             bench.tell(corrupted(reply) if task.component == 2 else reply)
+
+    with pytest.raises(ComponentFailed, match="component 2 failed 4 times in a row"):
+        damage_everything_of_component_2()
 
 
 def test_a_failing_task_is_tried_again_and_then_reported(problem):
@@ -128,11 +130,15 @@ def test_a_failing_task_is_tried_again_and_then_reported(problem):
     bench.tell(Failure(task.id, task.component, OSError("disk on fire")))
     assert bench.finish() is Status.CONVERGED
     bench = Bench(problem.components, 2)
-    with pytest.raises(ComponentFailed, match="disk on fire"):
+
+    def fail_all_of_component_0():
         for _ in range(9):
             task = next(task for task in bench.out if task.component == 0)
             bench.out.remove(task)
             bench.tell(Failure(task.id, task.component, OSError("disk on fire")))
+
+    with pytest.raises(ComponentFailed, match="disk on fire"):
+        fail_all_of_component_0()
 
 
 def test_versions_and_staleness_are_counted_in_updates(problem):
@@ -347,8 +353,13 @@ def test_a_time_limit_is_kept_and_certified():
     backend = Simulated(straggler(4, 3.0))
     with pytest.warns(UserWarning, match="TIME_LIMIT"):
         result = grassia.eigenspace(
-            problem.components, 2, weights=problem.weights, backend=backend, tol=1e-12,
-            time_limit=40.0, rng=0,
+            problem.components,
+            2,
+            weights=problem.weights,
+            backend=backend,
+            tol=1e-12,
+            time_limit=40.0,
+            rng=0,
         )
     assert result.status is Status.TIME_LIMIT
     assert 40.0 <= result.stats["seconds"] <= 50.0
@@ -371,12 +382,21 @@ def test_the_certifier_can_be_told_how_hard_to_try():
     problem = heterogeneous(n=2, d=60, k=2, seed=0, gap=0.05)
     with pytest.warns(UserWarning, match="GAP_TOO_SMALL"):
         lazy = grassia.eigenspace(
-            problem.components, 2, weights=problem.weights, rng=0, tol=1e-4,
-            certifier=Certifier(probes=1, max_sweeps=2), solver=Grassia(mode="synchronous"),
+            problem.components,
+            2,
+            weights=problem.weights,
+            rng=0,
+            tol=1e-4,
+            certifier=Certifier(probes=1, max_sweeps=2),
+            solver=Grassia(mode="synchronous"),
         )
     assert not lazy.converged
     keen = grassia.eigenspace(
-        problem.components, 2, weights=problem.weights, rng=0, tol=1e-4,
+        problem.components,
+        2,
+        weights=problem.weights,
+        rng=0,
+        tol=1e-4,
         solver=Grassia(mode="synchronous"),
     )
     assert keen.converged

@@ -41,9 +41,7 @@ class Post:
         ordinal = self._ordinals[component]
         self._ordinals[component] += 1
         block = np.ones((4, width))
-        self.backend.send(
-            Task(next(self._ids), component, 0, ordinal, Query("apply", {"block": block}))
-        )
+        self.backend.send(Task(next(self._ids), component, 0, ordinal, Query("apply", {"block": block})))
 
     def arrivals(self, rounds):
         """[(time, components that arrived together)], each sent off again at once."""
@@ -390,14 +388,14 @@ def test_a_straggler_delays_rounds_but_not_arrivals():
     assert seconds["asynchronous"] < 5.0
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_faults_during_a_certificate_sweep_do_not_enter_the_certificate(seed):
-    components, W = problem(4)
-    rules = grassia.Injector.parse(["crash:*@10%", "corrupt:*@10%", "error:*@10%"], seed=seed)
-    backend = Simulated(LogNormal(0.0, 1.0), seed=seed, faults=rules, workers=3)
-    result = solve(components, backend=backend, tol=1e-8)
-    assert result.converged
-    assert sine(result, W) <= 1e-8
+@pytest.mark.parametrize("seed", range(8))
+def test_faults_as_a_certificate_sweep_begins_do_not_enter_the_certificate(seed):
+    # The solver's own tasks are still out when the sweep begins, and some of them are lost.
+    components, _ = problem(4, noise=1.0)
+    rules = grassia.Injector.parse("crash:*@30%", seed=seed)
+    backend = Simulated(LogNormal(0.0, 1.0), seed=seed, faults=rules)
+    with pytest.warns(UserWarning, match="MAX_PASSES"):
+        result = solve(components, backend=backend, max_passes=5, tol=1e-12)
     A = np.mean(components, axis=0)
     ritz = np.linalg.eigvalsh(result.vectors.T @ A @ result.vectors)[::-1]
     np.testing.assert_allclose(result.certificate.values, ritz, rtol=1e-12)
@@ -409,9 +407,7 @@ def test_faults_during_a_certificate_sweep_do_not_enter_the_certificate(seed):
         "server",
         pytest.param(
             "worker",
-            marks=pytest.mark.xfail(
-                reason="every loss begins the re-summation anew, so that it never ends"
-            ),
+            marks=pytest.mark.xfail(reason="every loss begins the re-summation anew, so that it never ends"),
         ),
     ],
 )

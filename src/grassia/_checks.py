@@ -60,9 +60,12 @@ def matrix_shape(matrix: Any) -> int:
     return int(A.shape[0])
 
 
-def is_count(value: Any) -> bool:
-    """Whether it is an integer of at least one (True is not)."""
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and value >= 1
+def require_count(value: Any, name: str) -> None:
+    """Refuse what is no integer of at least one; True is none."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise InvalidInput(f"{name} must be an integer; got {value!r}")
+    if int(value) < 1:
+        raise InvalidInput(f"{name} must be at least 1; got {value}")
 
 
 def plain(data: Any, name: str) -> Any:
@@ -85,8 +88,7 @@ def block_of(V: ArrayLike, n_features: int) -> Float:
     block = np.asarray(V)
     if block.ndim != 2 or block.shape[0] != n_features or block.dtype.kind not in "fiub":
         raise InvalidInput(
-            f"V must be a real array of shape ({n_features}, b); "
-            f"got shape {block.shape}, dtype {block.dtype}"
+            f"V must be a real array of shape ({n_features}, b); got shape {block.shape}, dtype {block.dtype}"
         )
     return np.ascontiguousarray(block, dtype=np.float64)
 
@@ -114,18 +116,17 @@ def operator_size(operator: Any, n_features: int | None) -> int:
         if operator.dtype is not None:
             require_real(np.dtype(operator.dtype), "the operator")
         if n_features not in (None, shape[0]):
-            raise InvalidComponent(
-                f"n_features must be the operator's size, {shape[0]}; got {n_features}"
-            )
+            raise InvalidComponent(f"n_features must be the operator's size, {shape[0]}; got {n_features}")
         return int(shape[0])
     if not callable(operator):
         raise InvalidComponent(
             "the operator must be a scipy LinearOperator or a callable V -> A V; got "
             f"{type(operator).__name__}; for a matrix use MatrixComponent"
         )
-    if n_features is None or not is_count(n_features):
+    whole = isinstance(n_features, numbers.Integral) and not isinstance(n_features, bool)
+    if n_features is None or not whole or n_features < 1:
         raise InvalidComponent(
-            "n_features must be given for a callable operator, an integer of at least 1; "
+            "n_features must be given, at least 1, for a callable operator, as an integer; "
             f"got {n_features!r}"
         )
     return int(n_features)

@@ -124,9 +124,7 @@ def eigenspace(
         )
         if recorder is not None:
             recorder.header(_header(server, engine, given, start))
-        result = run(
-            server, engine, loaders, callbacks=hooks, time_limit=time_limit, recorder=recorder
-        )
+        result = run(server, engine, loaders, callbacks=hooks, time_limit=time_limit, recorder=recorder)
     finally:
         engine.close()
         if recorder is not None:
@@ -227,14 +225,10 @@ def _generator(rng: int | np.random.Generator | None) -> tuple[np.random.Generat
         return np.random.default_rng(seed), seed
     if isinstance(rng, numbers.Integral) and not isinstance(rng, bool) and rng >= 0:
         return np.random.default_rng(int(rng)), int(rng)
-    raise InvalidInput(
-        f"`rng` must be a non-negative integer, a numpy Generator or None; got {rng!r}."
-    )
+    raise InvalidInput(f"`rng` must be a non-negative integer, a numpy Generator or None; got {rng!r}.")
 
 
-def _header(
-    server: Server, engine: Backend, weights: Array | None, start: Array | None
-) -> dict[str, Any]:
+def _header(server: Server, engine: Backend, weights: Array | None, start: Array | None) -> dict[str, Any]:
     return {
         "version": grassia.__version__,
         "numpy": np.__version__,

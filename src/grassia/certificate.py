@@ -242,9 +242,7 @@ def certify(
     p = certifier.width(d, k)
     probe = rng.standard_normal((d, p))
     product = yield np.ascontiguousarray(np.hstack([*candidates, probe]))
-    captured = [
-        float(np.sum(W * product[:, j * k : (j + 1) * k])) for j, W in enumerate(candidates)
-    ]
+    captured = [float(np.sum(W * product[:, j * k : (j + 1) * k])) for j, W in enumerate(candidates)]
     choice = int(np.argmax(captured))
     AW = product[:, choice * k : (choice + 1) * k]
     values, turn = geometry.ritz(candidates[choice], AW)
@@ -273,12 +271,10 @@ def certify(
 class _Explored:
     """A block Krylov space of `M = (I - WW') A (I - WW')`, kept with its products."""
 
-    def __init__(
-        self, W: Array, AW: Array, values: Array, trace: float | None, confidence: float
-    ) -> None:
+    def __init__(self, W: Array, AW: Array, values: Array, trace: float | None, confidence: float) -> None:
         self.W, self.AW, self.values, self.trace = W, AW, values, trace
         self.confidence = confidence
-        self.d, self.k = W.shape
+        self.d, self.k = int(W.shape[0]), int(W.shape[1])
         self.R = AW - W @ (W.T @ AW)
         self.R -= W @ (W.T @ self.R)
         self.Q = np.zeros((self.d, 0))
@@ -360,7 +356,7 @@ class _Explored:
         if last == 0:
             return left
         # M <= [[T, B'], [B, left I]]: B is the tail, which only the last block has.
-        S = np.linalg.qr(self.tail, mode="r")
+        S: Array = np.asarray(np.linalg.qr(self.tail, mode="r"))
         r, q = T.shape[0], S.shape[0]
         small = np.zeros((r + q, r + q))
         small[:r, :r] = T

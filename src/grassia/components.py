@@ -19,7 +19,7 @@ from scipy.sparse.linalg import LinearOperator
 
 from grassia import _checks, gram
 from grassia._checks import matrix_shape, rows_shape
-from grassia.errors import InvalidComponent, InvalidInput
+from grassia.errors import InvalidComponent
 
 __all__ = [
     "Component",
@@ -235,8 +235,8 @@ class RowsComponent(Component):
     def __init__(self, rows: Any, center: bool = True, tile_rows: int | None = None) -> None:
         m, d = rows_shape(rows)
         super().__init__(d)
-        if tile_rows is not None and not _checks.is_count(tile_rows):
-            raise InvalidInput(f"tile_rows must be an integer of at least 1; got {tile_rows!r}")
+        if tile_rows is not None:
+            _checks.require_count(tile_rows, "tile_rows")
         self.n_rows = m
         self.center = bool(center)
         self._tile_rows = tile_rows
@@ -367,9 +367,7 @@ class SumComponent(Component):
     True
     """
 
-    def __init__(
-        self, parts: Sequence[Component], weights: Sequence[float] | Float | None = None
-    ) -> None:
+    def __init__(self, parts: Sequence[Component], weights: Sequence[float] | Float | None = None) -> None:
         self._parts = tuple(parts)
         if not self._parts:
             raise InvalidComponent("a sum must have at least one part; got none")
@@ -407,9 +405,7 @@ class SumComponent(Component):
             mean = means[0] + self._weights @ np.array([m - means[0] for m in means])
             for part in self._parts:
                 part.recenter(mean)
-        traces = [
-            part.moments().trace if mean is None else part.trace_about(mean) for part in self._parts
-        ]
+        traces = [part.moments().trace if mean is None else part.trace_about(mean) for part in self._parts]
         known = [t for t in traces if t is not None]
         trace = float(self._weights @ np.array(known)) if len(known) == len(found) else None
         positive = all(m.positive for m in found)

@@ -172,8 +172,7 @@ class Injector:
             absent = [i for i in fault.components or () if i >= n]
             if absent:
                 raise InvalidInput(
-                    f"a fault must name components from 0 to {n - 1}; "
-                    f"a {fault.kind!r} names {absent[0]}."
+                    f"a fault must name components from 0 to {n - 1}; a {fault.kind!r} names {absent[0]}."
                 )
 
     def plan(self, component: int, ordinal: int) -> Plan:

@@ -275,8 +275,7 @@ def orthonormalize(X: Array, against: Array | None = None, *, tol: float | None 
         tol = eps**0.75
     elif not eps <= tol < 1.0:
         raise InvalidInput(
-            f"`tol` must satisfy eps <= tol < 1; got tol={tol}, eps={eps:.1e}. "
-            "Leave it out for the default."
+            f"`tol` must satisfy eps <= tol < 1; got tol={tol}, eps={eps:.1e}. Leave it out for the default."
         )
     if d == 0 or m == 0:
         return X[:, :0]

@@ -16,7 +16,6 @@ Array = NDArray[np.float64]
 Scalar = float | int | bool | str | None
 
 
-
 @dataclass(frozen=True, slots=True)
 class Query:
     """What a solver wants from one component: a procedure's name and its input."""

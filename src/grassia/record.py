@@ -53,9 +53,7 @@ class Recorder:
     def batch(self, now: float, messages: Sequence[Message], server: Server) -> None:
         """What arrived together, and the iterate it led to."""
         self._same_turn = True
-        self._write(
-            {"t": now, "m": [_written(message) for message in messages], "w": fingerprint(server)}
-        )
+        self._write({"t": now, "m": [_written(message) for message in messages], "w": fingerprint(server)})
 
     def control(self, what: str, status: Status) -> None:
         """The clock or the user ended the run here."""
@@ -100,9 +98,7 @@ def fingerprint(server: Server) -> int:
 def _written(message: Message) -> list[Any]:
     if isinstance(message, Reply):
         damaged = checksum(message.arrays) != message.checksum
-        return [
-            "reply", message.task, message.component, message.version, message.elapsed, damaged
-        ]
+        return ["reply", message.task, message.component, message.version, message.elapsed, damaged]
     if isinstance(message, Failure):
         return ["failure", message.task, message.component, repr(message.error)]
     if isinstance(message, Lost):

@@ -31,7 +31,9 @@ class Status(enum.Enum):
         "The residual stopped improving before the tolerance was met. With a fixed step, take a smaller "
         'one or step="auto"; otherwise raise `tol`.'
     )
-    MAX_PASSES = "The limit on passes was reached first. Raise `max_passes`, or `tol`, or pass the answer as `v0`."
+    MAX_PASSES = (
+        "The limit on passes was reached first. Raise `max_passes`, or `tol`, or pass the answer as `v0`."
+    )
     TIME_LIMIT = "The time limit was reached first. Raise `time_limit`, or pass the answer as `v0`."
     INTERRUPTED = "The run was interrupted. Pass the answer as `v0` to go on from it."
     WORKER_LOST = (
@@ -65,7 +67,7 @@ class History:
     >>> history = History(limit=4)
     >>> for t in range(10):
     ...     history.add(time=float(t), version=t, residual=1.0, step=0.1, staleness=0, arrivals=1, passes=t)
-    >>> len(history) <= 4, history["version"][0]
+    >>> len(history) <= 4, float(history["version"][0])
     (True, 0.0)
     """
 
@@ -118,8 +120,7 @@ class Result:
     vectors : ndarray (d, k)
         Orthonormal, ordered by eigenvalue; the largest entry of each column (in size) is positive.
     values : ndarray (k,)
-        Their Ritz values, descending. Without a certificate (an interrupted run) they are the
-        solver's own stale estimates, or NaN.
+        Their Ritz values, descending; NaN without a certificate (an interrupted run).
     status : Status
         How the run ended; `status.advice` says what to do about it.
     converged : bool
@@ -151,7 +152,8 @@ class Result:
         lines.append(f"eigenvalues: {shown}{', ...' if len(self.values) > 12 else ''}")
         if self.certificate is not None:
             lines.append(str(self.certificate))
-        lines.append(json.dumps(self.stats, default=str))
+        scalars = {name: value for name, value in self.stats.items() if np.ndim(value) == 0}
+        lines.append(json.dumps(scalars, default=str))
         return "\n".join(lines)
 
 

@@ -39,7 +39,7 @@ class Progress:
 
     @property
     def phase(self) -> str:
-        """"opening", "preparing", "solving" or "certifying"."""
+        """ "opening", "preparing", "solving" or "certifying"."""
         return self._server.phase
 
     @property
@@ -137,7 +137,7 @@ def run(
                 if recorder is not None and messages:
                     recorder.batch(now, messages, server)
                 _mind_the_clock(server, clock, now, recorder)
-                if any([hook(progress) is True for hook in hooks]):
+                if sum(hook(progress) is True for hook in hooks):  # every hook is called
                     _stop(server, Status.INTERRUPTED, recorder)
                 tasks = server.ask()
                 for task in tasks:
@@ -147,6 +147,8 @@ def run(
                 if not messages and not tasks:
                     server.check_alive()
     except KeyboardInterrupt:
+        if server.problem is None:
+            raise  # nothing was opened yet: there is nothing to give
         log.warning("interrupted; giving the best iterate so far")
         _stop(server, Status.INTERRUPTED, recorder)
     if recorder is not None:
@@ -154,9 +156,7 @@ def run(
     return server.result(statistics(server, backend))
 
 
-def _mind_the_clock(
-    server: Server, clock: Clock, now: float, recorder: Recorder | None
-) -> None:
+def _mind_the_clock(server: Server, clock: Clock, now: float, recorder: Recorder | None) -> None:
     if clock.limit is None or server.status is not None or now < clock.limit:
         return
     if now >= clock.limit + clock.grace or server.phase not in (SOLVING, CERTIFYING):

@@ -22,6 +22,7 @@ import numpy as np
 
 from grassia import geometry
 from grassia.certificate import Certificate, Certifier, Outcome, certify
+from grassia.convergence import Proposals, better
 from grassia.errors import GrassiaError, InvalidComponent, InvalidInput
 from grassia.messages import (
     Array,
@@ -132,12 +133,8 @@ class Server:
         self._sweep: _Sweep | None = None
         self._new_round()
 
-        self._target = math.nan
-        self._refreshed: set[int] = set()
-        self._certified_at = 0
+        self._proposals = Proposals(tol, self.n, self.limits.stall_passes)
         self._best: tuple[float, Array] | None = None
-        self._mark = (math.inf, 0)  # the best residual that counted as progress, and when
-        self._stalls = 0
         self._ending: Status | None = None
         self._outcome: Outcome | None = None
 
@@ -207,9 +204,7 @@ class Server:
         ordinal = int(self._ordinals[component])
         self._ordinals[component] += 1
         self._next_id += 1
-        return Task(
-            self._next_id, component, version, ordinal, self._with_mean(component, query)
-        )
+        return Task(self._next_id, component, version, ordinal, self._with_mean(component, query))
 
     def _with_mean(self, component: int, query: Query) -> Query:
         # A component learns the global mean once; a restarted worker has to be told again.
@@ -317,7 +312,9 @@ class Server:
         self._down.discard(worker)
         self._idle.append(worker)
         for component in restored.components:
-            self._note("worker restored", component, "its data was reopened")
+            self._note(
+                "worker restored", component, "started anew; its data is opened again at its next task"
+            )
 
     def _release(self, worker: int) -> None:
         self._busy.pop(worker, None)
@@ -345,9 +342,7 @@ class Server:
         moments = self._moments
         d = moments.n_features
         if not 1 <= self.k <= d:
-            raise InvalidInput(
-                f"`k` must satisfy 1 <= k <= n_features; got k={self.k}, n_features={d}."
-            )
+            raise InvalidInput(f"`k` must satisfy 1 <= k <= n_features; got k={self.k}, n_features={d}.")
         weights, total, positive = moments.finish()
         largest = max(len(group) for group in self._groups)
         self.problem = Problem(self.n, d, self.k, weights, total, positive, largest)
@@ -368,14 +363,14 @@ class Server:
         self.phase = SOLVING
         self._sweep = None
         self._round = self.solver.round(self.state)
-        self._refreshed.clear()
         self._new_round()
 
     def _solve(self, arrivals: list[Arrival]) -> None:
         before = self.solver.version(self.state)
         self.state = self.solver.tell(self.state, arrivals)
         self.products += len(arrivals)
-        self._refreshed.update(arrival.component for arrival in arrivals)
+        for arrival in arrivals:
+            self._proposals.heard(arrival.component)
         round_now = self.solver.round(self.state)
         if round_now != self._round:
             self._round = round_now
@@ -419,15 +414,7 @@ class Server:
         if self.passes >= self.limits.max_passes:
             self.end(Status.MAX_PASSES)
             return
-        if math.isnan(self._target):
-            self._target = self.tol * self.solver.scale(self.state)
-        if residual < 0.9 * self._mark[0]:
-            self._mark = (residual, self.replies)
-        stalled = self.replies - self._mark[1] > self.limits.stall_passes * self.n
-        if len(self._refreshed) == self.n and (residual <= self._target or stalled):
-            if stalled:
-                self._stalls += 1
-                self._mark = (residual, self.replies)
+        if self._proposals.due(residual, self.solver.scale(self.state), self.replies):
             self._certify()
 
     def end(self, status: Status, sweeps: int | None = None) -> None:
@@ -485,63 +472,31 @@ class Server:
             sweep.sum += self.problem.weights[arrival.component] * product
             sweep.awaiting -= 1
             if sweep.first and self.phase == CERTIFYING:
-                self.state = self.solver.sweep_tell(
-                    self.state, arrival.component, product[:, : self.k]
-                )
+                self.state = self.solver.sweep_tell(self.state, arrival.component, product[:, : self.k])
         if sweep.awaiting == 0:
             if sweep.first and self.phase == CERTIFYING:
                 self.state = self.solver.sweep_done(self.state, sweep.sum[:, : self.k])
             self._drive(sweep.steps, sweep.sum)
 
     def _judge(self, outcome: Outcome) -> None:
-        """Accept the certificate, or say why not and what to do next."""
-        certificate = outcome.certificate
-        if self._outcome is None or certificate.converged or _better(outcome, self._outcome):
+        """Accept the certificate, or say why not and go on."""
+        if better(outcome, self._outcome):
             self._outcome = outcome
-        if certificate.converged:
+        if outcome.certificate.converged:
             self._finish(Status.CONVERGED)
             return
-        if self._ending is not None:
-            self._finish(self._ending)
-            return
-        verdict = self._verdict(outcome)
+        verdict = self._ending or self._proposals.verdict(outcome)
         if verdict is not None:
             self._finish(verdict)
             return
-        bottom = float(certificate.values[-1])
-        ahead = certificate.next_lower - bottom
-        if ahead > 10.0 * certificate.residual_norm and outcome.explored_captured > (
-            certificate.captured + 100.0 * certificate.rounding
-        ):
+        if self._proposals.wrong_space(outcome):
             self._note("restarted", None, "a direction outside the iterate carries more variance")
             self.state = self.solver.restart(self.state, outcome.explored)
             self._best = None
         else:
-            self._note("certificate refused", None, f"sine bound {certificate.sin_theta}")
-        gap = max(certificate.gap.value, 0.25 * certificate.optimistic_gap)
-        wanted = 0.5 * self.tol * gap if gap > 0.0 else 0.1 * self._target
-        self._target = min(wanted, 0.5 * self._target)
-        self._mark = (math.inf, self.replies)
+            self._note("certificate refused", None, f"sine bound {outcome.certificate.sin_theta}")
+        self._proposals.go_on(outcome, self.replies)
         self._enter_solving()
-
-    def _verdict(self, outcome: Outcome) -> Status | None:
-        """Whether to give up, and why; None: there is hope."""
-        certificate = outcome.certificate
-        least = 2.0 * certificate.rounding  # no residual can be brought below this
-        at_floor = certificate.residual_norm <= 5.0 * least
-        optimistic = certificate.optimistic_gap
-        if self.tol * outcome.gap_upper <= least:
-            return Status.GAP_TOO_SMALL  # no residual there can be would do
-        if optimistic > 0.0 and certificate.residual_norm <= 0.25 * self.tol * optimistic:
-            return Status.GAP_TOO_SMALL  # good enough, but the sweeps could not certify the gap
-        if at_floor and optimistic > 0.0 and least > self.tol * optimistic:
-            return Status.PRECISION
-        if self._stalls < 2:
-            return None
-        if at_floor:
-            return Status.PRECISION
-        scale = float(np.max(np.abs(certificate.values)))
-        return Status.GAP_TOO_SMALL if optimistic < 1e-3 * scale else Status.STALLED
 
     def check_alive(self) -> None:
         """Refuse to wait for nothing: a free worker with no task and no answer on its way."""
@@ -575,7 +530,7 @@ class Server:
     @property
     def target(self) -> float:
         """The residual estimate at which the iterate is proposed next; NaN before the start."""
-        return self._target
+        return self._proposals.target
 
     def result(self, stats: dict[str, Any]) -> Result:
         """The answer, once `status` is set."""
@@ -624,9 +579,7 @@ class _Outstanding:
 class _Sweep:
     """A consistent product in progress: `sum w_i A_i block` over components heard so far."""
 
-    def __init__(
-        self, steps: Generator[Array, Array, Any], block: Array, n: int, first: bool
-    ) -> None:
+    def __init__(self, steps: Generator[Array, Array, Any], block: Array, n: int, first: bool) -> None:
         self.steps, self.block, self.first = steps, block, first
         self.sum = np.zeros_like(block)
         self.awaiting = n
@@ -653,16 +606,7 @@ def _starting_point(v0: Array | None, d: int, k: int, rng: np.random.Generator) 
     if v0 is None:
         return np.asarray(geometry.random_point(d, k, rng))
     if v0.shape != (d, k):
-        raise InvalidInput(
-            f"`v0` must have shape (n_features, k) = ({d}, {k}); got {v0.shape}."
-        )
+        raise InvalidInput(f"`v0` must have shape (n_features, k) = ({d}, {k}); got {v0.shape}.")
     if np.linalg.norm(v0.T @ v0 - np.eye(k)) <= 1e-13 * k:
         return v0  # already orthonormal: leave its bits alone
     return np.asarray(geometry.polar(v0))
-
-
-def _better(new: Outcome, old: Outcome) -> bool:
-    margin = max(new.certificate.rounding, old.certificate.rounding)
-    if abs(new.certificate.captured - old.certificate.captured) <= margin:
-        return new.certificate.residual_norm <= old.certificate.residual_norm
-    return new.certificate.captured > old.certificate.captured

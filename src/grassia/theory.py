@@ -19,13 +19,17 @@ def polar_constant(k: int) -> float:
 
 def descent_step(k: int, nu: float, nu_avg: float) -> float:
     """`eta_0` of the one-step descent proposition."""
-    return min(
-        _over(1.0, 2.0 * nu_avg), _over(1.0, 8.0 * nu * (polar_constant(k) * math.sqrt(k) + 4.0))
-    )
+    return min(_over(1.0, 2.0 * nu_avg), _over(1.0, 8.0 * nu * (polar_constant(k) * math.sqrt(k) + 4.0)))
 
 
 def compatibility_step(
-    k: int, nu: float, nu_avg: float, delta: float, tau: int, zeta: float = ZETA, alpha: float = ALPHA
+    k: int,
+    nu: float,
+    nu_avg: float,
+    delta: float,
+    tau: int,
+    zeta: float = ZETA,
+    alpha: float = ALPHA,
 ) -> float:
     """`eta_comp(zeta, alpha)` of the basin-invariance proposition."""
     if zeta == 0.0:
@@ -44,7 +48,13 @@ def compatibility_step(
 
 
 def broad_step(
-    k: int, nu: float, nu_avg: float, delta: float, tau: int, zeta: float = ZETA, alpha: float = ALPHA
+    k: int,
+    nu: float,
+    nu_avg: float,
+    delta: float,
+    tau: int,
+    zeta: float = ZETA,
+    alpha: float = ALPHA,
 ) -> float:
     """Largest step of the broad-basin theorem (start within `zeta` of the target).
 

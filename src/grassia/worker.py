@@ -81,9 +81,7 @@ class Worker:
         except BaseException as error:  # sys.exit() and the like must not end a worker unheard
             raise RuntimeError(f"the component's code raised {error!r}") from error
         elapsed = time.perf_counter() - started
-        return Reply(
-            task.id, task.component, task.version, arrays, scalars, checksum(arrays), elapsed
-        )
+        return Reply(task.id, task.component, task.version, arrays, scalars, checksum(arrays), elapsed)
 
     def _run(self, task: Task) -> Answer:
         component = self._component(task.component)
@@ -97,8 +95,7 @@ class Worker:
             opened = self._loaders[index].open()
             if not isinstance(opened, Component):
                 raise InvalidComponent(
-                    "a loader's open() must return a grassia.Component; "
-                    f"it returned {type(opened).__name__}"
+                    f"a loader's open() must return a grassia.Component; it returned {type(opened).__name__}"
                 )
             self._components[index] = opened
             self._caches[index] = {}

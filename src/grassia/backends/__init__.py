@@ -13,9 +13,7 @@ from grassia.errors import InvalidInput
 
 __all__ = ["Backend", "Processes", "Serial", "Simulated", "Threads", "get", "names"]
 
-_BY_NAME: dict[str, type[Backend]] = {
-    kind.name: kind for kind in (Serial, Simulated, Threads, Processes)
-}
+_BY_NAME: dict[str, type[Backend]] = {kind.name: kind for kind in (Serial, Simulated, Threads, Processes)}
 
 
 def names() -> list[str]:
@@ -32,13 +30,11 @@ def get(backend: str | Backend, **options: Any) -> Backend:
     if isinstance(backend, Backend):
         if options:
             raise InvalidInput(
-                f"options {sorted(options)} were given beside a back-end object; "
-                "set them on the object."
+                f"options {sorted(options)} were given beside a back-end object; set them on the object."
             )
         return backend
     if isinstance(backend, str) and backend in _BY_NAME:
         return _BY_NAME[backend](**options)
     raise InvalidInput(
-        f"`backend` must be a back-end object or one of {', '.join(map(repr, names()))}; "
-        f"got {backend!r}."
+        f"`backend` must be a back-end object or one of {', '.join(map(repr, names()))}; got {backend!r}."
     )

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
-from grassia._checks import is_count
+from grassia._checks import require_count
 from grassia.errors import InvalidInput
 from grassia.faults import Fault, Injector, as_injector
 from grassia.messages import Message, Task
@@ -82,8 +82,8 @@ def deal(n: int, workers: int | None, default: int) -> list[list[int]]:
     >>> deal(5, 2, 8)
     [[0, 2, 4], [1, 3]]
     """
-    if workers is not None and not is_count(workers):
-        raise InvalidInput(f"`workers` must be an integer of at least 1, or None; got {workers!r}.")
+    if workers is not None:
+        require_count(workers, "`workers`")
     count = min(n, default if workers is None else workers)
     return [list(range(w, n, count)) for w in range(count)]
 

@@ -65,9 +65,7 @@ class Processes(Backend):
     ) -> None:
         super().__init__(faults=faults)
         if os.name != "posix":
-            raise InvalidInput(
-                "the processes back-end needs a POSIX system; use backend='threads' here."
-            )
+            raise InvalidInput("the processes back-end needs a POSIX system; use backend='threads' here.")
         if max_restarts < 0:
             raise InvalidInput(f"`max_restarts` must be >= 0; got {max_restarts}.")
         self.max_restarts = max_restarts

@@ -86,9 +86,7 @@ class Pareto(ServiceTime):
 
     def __post_init__(self) -> None:
         if not (0.0 < self.alpha < math.inf and 0.0 < self.scale < math.inf):
-            raise InvalidInput(
-                f"Pareto needs alpha > 0 and scale > 0; got {self.alpha}, {self.scale}."
-            )
+            raise InvalidInput(f"Pareto needs alpha > 0 and scale > 0; got {self.alpha}, {self.scale}.")
 
     def clockwork(self, worker: int, rng: np.random.Generator) -> Clockwork:
         return _Draw(lambda: float(self.scale * (1.0 + rng.pareto(self.alpha))))
@@ -126,9 +124,7 @@ class Trace(ServiceTime):
 
     def __post_init__(self) -> None:
         if not self.times or not all(len(row) > 0 and min(row) >= 0.0 for row in self.times):
-            raise InvalidInput(
-                "a trace is a list of lists, each with at least one time and none negative."
-            )
+            raise InvalidInput("a trace is a list of lists, each with at least one time and none negative.")
 
     def clockwork(self, worker: int, rng: np.random.Generator) -> Clockwork:
         return _Recorded([float(seconds) for seconds in self.times[worker % len(self.times)]])

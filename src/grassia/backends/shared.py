@@ -59,9 +59,7 @@ def attached_array(name: str, shape: tuple[int, ...], dtype: str, order: str) ->
     return array
 
 
-def mapped_array(
-    path: str, shape: tuple[int, ...], dtype: str, offset: int, order: str
-) -> NDArray[Any]:
+def mapped_array(path: str, shape: tuple[int, ...], dtype: str, offset: int, order: str) -> NDArray[Any]:
     """An array that lives in a file, mapped read-only."""
     mapped = np.memmap(path, np.dtype(dtype), "r", offset, shape, "F" if order == "F" else "C")
     return np.asarray(mapped)

@@ -42,8 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if found is None:
             raise
         code, text = found
-        if code != INTERRUPTED:
-            print(f"grassia: {' '.join(text.split())}", file=sys.stderr)
+        print(f"grassia: {' '.join(text.split())}", file=sys.stderr)
     if code == INTERRUPTED:
         print("grassia: interrupted", file=sys.stderr)
     return int(code or OK)
@@ -73,9 +72,7 @@ def _show_version(wanted: bool) -> None:
 def _options(
     version: Annotated[
         bool,
-        typer.Option(
-            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
-        ),
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
     ] = False,
 ) -> None:
     # A callback of its own keeps `grassia COMMAND` the form even while there is one command only.
@@ -87,9 +84,7 @@ def _explain(error: Exception) -> tuple[int, str] | None:
     if isinstance(error, InvalidInput | MissingExtra):
         return USAGE, str(error)
     if isinstance(error, GrassiaError):
-        # Ctrl-C before every component was opened: there is no answer to give back.
-        interrupted = "INTERRUPTED" in str(error)
-        return (INTERRUPTED if interrupted else FAILED), str(error)
+        return FAILED, str(error)
     if isinstance(error, OSError):
         where = f" {error.filename}" if error.filename else ""
         return USAGE, f"cannot use{where}: {error.strerror or error}"

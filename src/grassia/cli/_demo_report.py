@@ -77,9 +77,7 @@ class Demo:
         events = self._events()
         if events:
             console.print("\n[bold]Events[/bold]")
-            console.print(
-                _table(("s", "update", "worker", "what"), [e[:4] for e in events[:SHOWN_EVENTS]])
-            )
+            console.print(_table(("s", "update", "worker", "what"), [e[:4] for e in events[:SHOWN_EVENTS]]))
             if len(events) > SHOWN_EVENTS:
                 console.print(f"... and {len(events) - SHOWN_EVENTS} more, see report.md")
 
@@ -89,8 +87,7 @@ class Demo:
         parts = [
             "# grassia demo",
             f"{self.what}. Seed {self.seed}. Faults: {_codes(self.faults)}.",
-            f"grassia {grassia.__version__}, Python {platform.python_version()}, "
-            f"NumPy {np.__version__}.",
+            f"grassia {grassia.__version__}, Python {platform.python_version()}, NumPy {np.__version__}.",
             f"**{self.verdict()}.** {self.result.status.advice}",
             "## Eigenvalues",
             _markdown(("", "grassia", "dense oracle", "error", "certified bound"), self._values()),
@@ -149,9 +146,7 @@ class Demo:
         rows: list[tuple[str, ...]] = []
         for i, (value, true) in enumerate(zip(self.result.values, self.leading, strict=False)):
             bound = "-" if certificate is None else f"{certificate.eigenvalue_errors[i]:.1e}"
-            rows.append(
-                (f"{i + 1}", f"{value:.10f}", f"{true:.10f}", f"{abs(value - true):.1e}", bound)
-            )
+            rows.append((f"{i + 1}", f"{value:.10f}", f"{true:.10f}", f"{abs(value - true):.1e}", bound))
         after = "-" if certificate is None else f"<= {certificate.next_value.value:.6f}"
         rows.append((f"{len(rows) + 1}", after, f"{self.leading[-1]:.10f}", "", "after the cut"))
         return rows

@@ -71,9 +71,7 @@ class Lines(Watcher):
 
     def show(self, progress: Progress) -> None:
         counts = progress.answers
-        answers = "/".join(map(str, counts[:MOST_BARS])) + (
-            "/..." if len(counts) > MOST_BARS else ""
-        )
+        answers = "/".join(map(str, counts[:MOST_BARS])) + ("/..." if len(counts) > MOST_BARS else "")
         line = f"{progress.time:7.1f} s  {progress.phase:<10} updates {progress.version:<6d}"
         line += f" passes {progress.passes:<7.1f} {_residual(progress)} answers {answers}"
         self.console.print(line, soft_wrap=True, highlight=False, markup=False)
@@ -132,9 +130,7 @@ class Bars(Watcher):
         self._live.__exit__(kind, error, trace)
 
 
-def watcher(
-    console: Console, names: Sequence[str], notes: Sequence[str], quiet: bool = False
-) -> Watcher:
+def watcher(console: Console, names: Sequence[str], notes: Sequence[str], quiet: bool = False) -> Watcher:
     """The display that suits the console."""
     if quiet:
         return Watcher(console, names, notes)

@@ -44,9 +44,7 @@ def demo(
     ] = 10.0,
     fault: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="RULE", help="More faults, e.g. crash:2@20 or corrupt:*@1%. May be repeated."
-        ),
+        typer.Option(metavar="RULE", help="More faults, e.g. crash:2@20 or corrupt:*@1%. May be repeated."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the data, the start and the faults.")] = 0,
     tol: Annotated[float, typer.Option(help="Wanted sine of the largest angle.")] = 1e-6,

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator
 
 from grassia import gram
-from grassia._checks import is_count
+from grassia._checks import require_count
 from grassia.components import Component, matrix_shape, rows_shape
 from grassia.data.loaders import (
     CallableLoader,
@@ -125,8 +125,8 @@ def from_rows(source: Any, n_components: int | None = None, center: bool = True)
     >>> [loader.open().moments().count for loader in from_rows(X, 3)]
     [3.0, 3.0, 4.0]
     """
-    if n_components is not None and not is_count(n_components):
-        raise InvalidInput(f"n_components must be an integer of at least 1; got {n_components!r}")
+    if n_components is not None:
+        require_count(n_components, "n_components")
     if isinstance(source, list | tuple):
         return _from_shards(source, n_components, center)
     return Components(_split(source, n_components or 1, center))
@@ -196,8 +196,7 @@ def _component_loader(item: Any) -> Loader:
             "wrap it: OperatorLoader(function, n_features=d), or OperatorComponent likewise"
         )
     raise InvalidComponent(
-        "must be a symmetric matrix, a LinearOperator, a Component or a Loader; "
-        f"got {type(item).__name__}"
+        f"must be a symmetric matrix, a LinearOperator, a Component or a Loader; got {type(item).__name__}"
     )
 
 

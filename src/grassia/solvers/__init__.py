@@ -28,6 +28,5 @@ def get(solver: str | Solver[Any]) -> Solver[Any]:
         return solver
     if isinstance(solver, str) and solver in _BY_NAME:
         return _BY_NAME[solver]()
-    raise InvalidInput(
-        f"`solver` must be a solver object or one of {', '.join(map(repr, ['auto', *names()]))}; got {solver!r}."
-    )
+    known = ", ".join(map(repr, ["auto", *names()]))
+    raise InvalidInput(f"`solver` must be a solver object or one of {known}; got {solver!r}.")

@@ -52,6 +52,7 @@ class State:
     spread: Any = None  # per component: estimated spectral spread nu_i
     spectrum: LeadingSpectrum | None = None
     worst: int = 0  # largest staleness seen
+    delay: float = 0.0  # sum of w_i nu_i tau_i: its recent maximum
     damping: float = 1.0
     window: tuple[float, float, int] = (math.inf, -math.inf, 0)  # least |G|, best captured, updates
 
@@ -276,7 +277,7 @@ class Grassia(Solver[State]):
         if self.resum_passes and state.since_resum >= self.resum_passes * state.problem.n:
             state = self._resum(state)
         if self.step == "auto":
-            state = _watch(state)
+            state = _watch(_age(state))
         step = self._step(state)
         W = geometry.polar(state.W - step * state.G)
         return replace(state, W=W, version=state.version + 1, step=step)
@@ -306,8 +307,7 @@ class Grassia(Solver[State]):
         if self.step == "auto":
             # Linearised, an equal delay tau is stable below sin(pi / (4 tau + 2)) / nu, and unequal ones
             # are milder; this stays under it for every tau. A component counts by its own spread.
-            ages = np.maximum(state.version - state.entry, 0)
-            return state.damping * 0.8 / (nu + 1.3 * float((weights * spread) @ ages))
+            return state.damping * 0.8 / (nu + 1.3 * state.delay)
         tau = state.worst if self.tau is None else self.tau
         delta = self.delta
         if delta is None:
@@ -315,6 +315,17 @@ class Grassia(Solver[State]):
             delta = state.spectrum.gap(state.problem.k)
         delta = min(max(delta, 1e-12 * nu), nu)
         return theory.broad_step(state.problem.k, nu, nu, delta, tau)
+
+
+def _age(state: State) -> State:
+    """Follow the weighted staleness. Its maximum counts, forgotten over some ten passes.
+
+    The delay of the moment will not do: long steps taken while a heavy component is fresh, and short ones
+    while it is stale, add up to too much between two of its answers.
+    """
+    ages = np.maximum(state.version - state.entry, 0)
+    now = float((state.problem.weights * state.spread) @ ages)
+    return replace(state, delay=max(now, state.delay * (1.0 - 0.1 / state.problem.n)))
 
 
 def _watch(state: State) -> State:
@@ -330,9 +341,7 @@ def _watch(state: State) -> State:
     damping = max(0.5 * state.damping, 2.0**-20) if worse else min(1.0, 1.02 * state.damping)
     if worse:
         least, best = size, captured
-    return replace(
-        state, damping=damping, window=(min(least, size), max(best, captured), count)
-    )
+    return replace(state, damping=damping, window=(min(least, size), max(best, captured), count))
 
 
 def _put(values: Any, index: int, value: Any) -> Any:

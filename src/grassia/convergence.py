@@ -1,0 +1,100 @@
+"""When to propose an iterate for certification, and what to make of the answer.
+
+A solver's own residual is formed from stale replies and proves nothing; it only says when asking is worth a
+sweep. This policy holds the target it must fall below, notices when it has stopped falling, and reads
+the certificates that come back.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from grassia.certificate import Outcome
+from grassia.result import Status
+
+
+class Proposals:
+    """The policy of one run.
+
+    Parameters
+    ----------
+    tol : float
+        Wanted sine.
+    n : int
+        Components; answers are counted in passes over them.
+    stall_passes : float
+        So many passes without a tenth of progress count as a stall; the second one ends the run.
+    """
+
+    def __init__(self, tol: float, n: int, stall_passes: float) -> None:
+        self.tol, self.n, self.stall_passes = tol, n, stall_passes
+        #: The residual estimate at which the iterate is proposed next; NaN before the first.
+        self.target = math.nan
+        self._refreshed: set[int] = set()
+        self._mark = (math.inf, 0)  # the best residual that counted as progress, and when
+        self._stalls = 0
+
+    def heard(self, component: int) -> None:
+        """A component has answered at an iterate of the current stretch."""
+        self._refreshed.add(component)
+
+    def due(self, residual: float, scale: float, replies: int) -> bool:
+        """Whether to certify now: every component was heard, and the estimate is small or stuck."""
+        if math.isnan(self.target):
+            self.target = self.tol * scale
+        if residual < 0.9 * self._mark[0]:
+            self._mark = (residual, replies)
+        stalled = replies - self._mark[1] > self.stall_passes * self.n
+        if len(self._refreshed) < self.n or not (residual <= self.target or stalled):
+            return False
+        if stalled:
+            self._stalls += 1
+            self._mark = (residual, replies)
+        return True
+
+    def verdict(self, outcome: Outcome) -> Status | None:
+        """Whether to give up after a refused certificate, and why; None: there is hope."""
+        certificate = outcome.certificate
+        least = 2.0 * certificate.rounding  # no residual can be brought below this
+        at_floor = certificate.residual_norm <= 5.0 * least
+        optimistic = certificate.optimistic_gap
+        if self.tol * outcome.gap_upper <= least:
+            return Status.GAP_TOO_SMALL  # no residual there can be would do
+        if optimistic > 0.0 and certificate.residual_norm <= 0.25 * self.tol * optimistic:
+            return Status.GAP_TOO_SMALL  # good enough, but the sweeps could not certify the gap
+        if at_floor and optimistic > 0.0 and least > self.tol * optimistic:
+            return Status.PRECISION
+        if self._stalls < 2:
+            return None
+        if at_floor:
+            return Status.PRECISION
+        scale = float(np.max(np.abs(certificate.values)))
+        return Status.GAP_TOO_SMALL if optimistic < 1e-3 * scale else Status.STALLED
+
+    def wrong_space(self, outcome: Outcome) -> bool:
+        """Whether a direction outside the iterate was found that carries more than one inside."""
+        certificate = outcome.certificate
+        ahead = certificate.next_lower - float(certificate.values[-1])
+        gained = outcome.explored_captured - certificate.captured
+        return ahead > 10.0 * certificate.residual_norm and gained > 100.0 * certificate.rounding
+
+    def go_on(self, outcome: Outcome, replies: int) -> None:
+        """Aim lower after a refused certificate, by what it says of the gap."""
+        certificate = outcome.certificate
+        gap = max(certificate.gap.value, 0.25 * certificate.optimistic_gap)
+        wanted = 0.5 * self.tol * gap if gap > 0.0 else 0.1 * self.target
+        self.target = min(wanted, 0.5 * self.target)
+        self._mark = (math.inf, replies)
+        self._refreshed.clear()
+
+
+def better(new: Outcome, old: Outcome | None) -> bool:
+    """Whether an outcome is to be preferred: certified, or more variance, or a smaller residual."""
+    if old is None or new.certificate.converged:
+        return True
+    margin = max(new.certificate.rounding, old.certificate.rounding)
+    if abs(new.certificate.captured - old.certificate.captured) <= margin:
+        return new.certificate.residual_norm <= old.certificate.residual_norm
+    return new.certificate.captured > old.certificate.captured
