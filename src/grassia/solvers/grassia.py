@@ -24,11 +24,10 @@ from grassia import geometry, theory
 from grassia.components import Component
 from grassia.errors import InvalidInput
 from grassia.messages import Array, Query, Scalar
+from grassia.solvers.aggregate import Aggregate, contribute, put
 from grassia.solvers.base import Arrival, Problem, Solver
 from grassia.spectrum import LeadingSpectrum, lanczos_spread, leading_spectrum
 from grassia.worker import Answer, Cache, finite_product, procedure
-
-NOT_HELD = -1  # the version of a cache entry that no worker holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +36,9 @@ class State:
 
     problem: Problem
     W: Array
-    G: Array
+    gradients: Aggregate
     version: int = 0
-    started: bool = False
-    round: int = 0
-    awaiting: int = 0  # answers the current round still lacks (start, or synchronous mode)
-    entry: Any = None  # per component: the version of the cached gradient that G contains
     captured: Any = None  # per component: trace(V'A_iV) at its last answer
-    table: tuple[Array, ...] = ()  # the gradients themselves, table="server" only
-    fresh: Array | None = None  # the aggregate being summed anew
-    fresh_in: Any = None  # per component: whether `fresh` contains it
-    since_resum: int = 0
     step: float = math.nan
     spread: Any = None  # per component: estimated spectral spread nu_i
     spectrum: LeadingSpectrum | None = None
@@ -55,6 +46,16 @@ class State:
     delay: float = 0.0  # sum of w_i nu_i tau_i: its recent maximum
     damping: float = 1.0
     window: tuple[float, float, int] = (math.inf, -math.inf, 0)  # least |G|, best captured, updates
+
+    @property
+    def G(self) -> Array:
+        """The aggregate of the cached gradients."""
+        return self.gradients.total
+
+    @property
+    def entry(self) -> Any:
+        """Per component: the version of the cached gradient that `G` contains."""
+        return self.gradients.entry
 
 
 @dataclass(frozen=True)
@@ -124,47 +125,34 @@ class Grassia(Solver[State]):
         return State(
             problem=problem,
             W=W,
-            G=np.zeros_like(W),
-            awaiting=n,
-            entry=np.full(n, NOT_HELD, dtype=np.int64),
+            gradients=Aggregate.empty(problem.weights, W, self.table == "server"),
             captured=np.zeros(n),
-            table=tuple(np.zeros_like(W) for _ in range(n)) if self.table == "server" else (),
             spread=np.zeros(n),
             spectrum=prepared,
         )
 
     def round(self, state: State) -> int | None:
-        return state.round if not state.started or self.mode == "synchronous" else None
+        in_rounds = not state.gradients.started or self.mode == "synchronous"
+        return state.gradients.round if in_rounds else None
 
     def ask(self, state: State, component: int) -> Query:
-        summing = state.fresh is not None and not state.fresh_in[component]
-        options: dict[str, Scalar] = {
-            "weight": float(state.problem.weights[component]),
-            "version": state.version,
-            "base": int(state.entry[component]) if state.started else NOT_HELD,
-            "whole": bool(summing or not state.started or self.table == "server"),
-            "cache": self.table == "worker",
-        }
-        if not state.started and isinstance(self.step, str):
+        options = state.gradients.options(component, state.version)
+        if not state.gradients.started and isinstance(self.step, str):
             options["spread_steps"] = self.spread_steps
         return Query("gradient", {"iterate": state.W}, options)
 
     def tell(self, state: State, arrivals: Sequence[Arrival]) -> State:
         for arrival in arrivals:
             state = self._absorb(state, arrival)
-        if not arrivals or (self.round(state) is not None and state.awaiting > 0):
+        in_rounds = self.round(state) is not None
+        if not arrivals or (in_rounds and state.gradients.awaiting > 0):
             return state
-        if self.round(state) is not None:
-            state = replace(state, started=True, round=state.round + 1, awaiting=state.problem.n)
+        if in_rounds:
+            state = replace(state, gradients=state.gradients.next_round())
         return self._move(state)
 
     def lost(self, state: State, component: int) -> State:
-        if self.table == "server":
-            return state
-        entry = _put(state.entry, component, NOT_HELD)
-        if not state.started:
-            return replace(state, entry=entry)
-        return self._resum(replace(state, entry=entry))
+        return replace(state, gradients=state.gradients.lost(component))
 
     def version(self, state: State) -> int:
         return state.version
@@ -173,7 +161,7 @@ class Grassia(Solver[State]):
         return state.W
 
     def residual(self, state: State) -> float | None:
-        return float(np.linalg.norm(state.G)) / 2.0 if state.started else None
+        return float(np.linalg.norm(state.G)) / 2.0 if state.gradients.started else None
 
     def scale(self, state: State) -> float:
         captured = float(state.problem.weights @ state.captured)
@@ -193,109 +181,46 @@ class Grassia(Solver[State]):
         return Query("gradient-sweep", {"block": block}, options)
 
     def sweep_tell(self, state: State, component: int, product: Array) -> State:
-        captured = _put(state.captured, component, float(np.sum(state.W * product)))
-        if self.table == "server":
-            weight = float(state.problem.weights[component])
-            gradient = weight * geometry.riemannian_gradient(state.W, product)
-            return replace(state, table=_swap(state.table, component, gradient), captured=captured)
-        entry = _put(state.entry, component, state.version)
-        return replace(state, entry=entry, captured=captured)
+        captured = put(state.captured, component, float(np.sum(state.W * product)))
+        gradient = geometry.riemannian_gradient(state.W, product)
+        gradients = state.gradients.swept(component, state.version, gradient)
+        return replace(state, gradients=gradients, captured=captured)
 
     def sweep_done(self, state: State, product: Array) -> State:
-        state = replace(
-            state,
-            G=geometry.riemannian_gradient(state.W, product),
-            started=True,
-            fresh=None,
-            since_resum=0,
-            awaiting=state.problem.n,
-            round=state.round + 1,
-        )
-        if self.table == "worker" and bool((state.entry == NOT_HELD).any()):
-            state = self._resum(state)  # a worker died after its part of the sweep
-        return state
+        exact = geometry.riemannian_gradient(state.W, product)
+        return replace(state, gradients=state.gradients.swept_all(exact))
 
     def restart(self, state: State, W: Array) -> State:
-        n = state.problem.n
+        begun = self.init(state.problem, W, state.spectrum)
         return replace(
-            self.init(state.problem, W, state.spectrum),
+            begun,
+            gradients=replace(begun.gradients, round=state.gradients.round + 1),
             version=state.version + 1,
-            round=state.round + 1,
-            entry=np.full(n, NOT_HELD, dtype=np.int64),
             worst=state.worst,
         )
 
     # -- the algorithm --------------------------------------------------------------------------
 
     def _absorb(self, state: State, arrival: Arrival) -> State:
-        i, arrays, scalars = arrival.component, arrival.arrays, arrival.scalars
-        whole = arrays.get("whole")
-        G, table, fresh, fresh_in = state.G, state.table, state.fresh, state.fresh_in
-        if not state.started:
-            assert whole is not None
-            G = G + whole
-            if table:
-                table = _swap(table, i, whole)
-        elif table:
-            assert whole is not None
-            G = G + (whole - table[i])
-            table = _swap(table, i, whole)
-        else:
-            correction = arrays.get("correction")
-            if correction is not None:
-                G = G + correction
-            elif fresh is None or fresh_in[i]:
-                # What G holds of this component can no longer be corrected: sum everything anew.
-                fresh, fresh_in = np.zeros_like(G), np.zeros(state.problem.n, dtype=bool)
-            if fresh is not None:
-                if not fresh_in[i]:
-                    # A task that was out when the summing began has no whole; its next answer will.
-                    if whole is not None:
-                        fresh, fresh_in = fresh + whole, _put(fresh_in, i, True)
-                elif correction is not None:
-                    fresh = fresh + correction
-                if bool(fresh_in.all()):
-                    G, fresh, fresh_in = fresh, None, None
+        i, scalars = arrival.component, arrival.scalars
         spread = state.spread
         if "spread" in scalars:
-            spread = _put(spread, i, float(scalars["spread"] or 0.0))
+            spread = put(spread, i, float(scalars["spread"] or 0.0))
         return replace(
             state,
-            G=G,
-            table=table,
-            fresh=fresh,
-            fresh_in=fresh_in,
+            gradients=state.gradients.absorb(i, arrival.version, arrival.arrays),
+            captured=put(state.captured, i, float(scalars["captured"] or 0.0)),
             spread=spread,
-            entry=_put(state.entry, i, arrival.version),
-            captured=_put(state.captured, i, float(scalars["captured"] or 0.0)),
-            awaiting=state.awaiting - 1,
-            since_resum=state.since_resum + 1,
         )
 
     def _move(self, state: State) -> State:
-        state = replace(state, worst=max(state.worst, self._staleness(state)))
-        if self.resum_passes and state.since_resum >= self.resum_passes * state.problem.n:
-            state = self._resum(state)
+        worst = max(state.worst, state.gradients.staleness(state.version))
+        state = replace(state, worst=worst, gradients=state.gradients.resummed(self.resum_passes))
         if self.step == "auto":
             state = _watch(_age(state))
         step = self._step(state)
         W = geometry.polar(state.W - step * state.G)
         return replace(state, W=W, version=state.version + 1, step=step)
-
-    def _resum(self, state: State) -> State:
-        if self.table == "server":
-            G = np.sum(np.stack(state.table), axis=0)
-            return replace(state, G=G, since_resum=0)
-        return replace(
-            state,
-            fresh=np.zeros_like(state.G),
-            fresh_in=np.zeros(state.problem.n, dtype=bool),
-            since_resum=0,
-        )
-
-    def _staleness(self, state: State) -> int:
-        held = state.entry[state.entry != NOT_HELD]
-        return int(state.version - held.min()) if held.size else 0
 
     def _step(self, state: State) -> float:
         if not isinstance(self.step, str):
@@ -344,16 +269,6 @@ def _watch(state: State) -> State:
     return replace(state, damping=damping, window=(min(least, size), max(best, captured), count))
 
 
-def _put(values: Any, index: int, value: Any) -> Any:
-    changed = values.copy()
-    changed[index] = value
-    return changed
-
-
-def _swap(table: tuple[Array, ...], index: int, value: Array) -> tuple[Array, ...]:
-    return (*table[:index], value, *table[index + 1 :])
-
-
 def _one_of(name: str, value: str, allowed: tuple[str, ...], more: str = "") -> None:
     if value not in allowed:
         wanted = ", ".join(repr(one) for one in allowed)
@@ -365,25 +280,10 @@ def _one_of(name: str, value: str, allowed: tuple[str, ...], more: str = "") -> 
 
 @procedure("gradient")
 def gradient(component: Component, cache: Cache, query: Query) -> Answer:
-    """The component's gradient at an iterate, as a correction to the one the server counts on.
-
-    `base` names that one by its version. Both it and the new gradient are kept, so a task that is run
-    twice gives the same answer twice. Without `base` (a restarted worker) the whole gradient is sent.
-    """
+    """The component's gradient at an iterate; see `aggregate.contribute`."""
     V, options = query.arrays["iterate"], query.options
     product = finite_product(component, V)
-    new = geometry.riemannian_gradient(V, product)
-    weight = float(options["weight"] or 0.0)
-    held: dict[int, Array] = cache.get("gradients", {})
-    base = int(options["base"] or 0)
-    arrays: dict[str, Array] = {}
-    if options["cache"]:
-        if base in held:
-            arrays["correction"] = weight * (new - held[base])
-        kept = {base: held[base]} if base in held else {}
-        cache["gradients"] = {**kept, int(options["version"] or 0): new}
-    if options["whole"] or "correction" not in arrays:
-        arrays["whole"] = weight * new
+    arrays = contribute(cache, "gradients", geometry.riemannian_gradient(V, product), query)
     scalars: dict[str, Scalar] = {"captured": float(np.sum(V * product))}
     if "spread_steps" in options:
         low, high = lanczos_spread(

@@ -1,0 +1,156 @@
+"""What the synchronous solvers share: a round asks every component for the same block and sums the products.
+
+The slowest worker sets the pace, and in return every product the method sees is exact: residuals are true
+and Rayleigh-Ritz is rigorous. A lost worker costs the repetition of its task and nothing else.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from grassia import geometry
+from grassia.messages import Array, Query
+from grassia.solvers.base import Arrival, Problem, Solver
+
+MethodT = TypeVar("MethodT")
+
+# Of a new block a direction is kept down to this part of its length: below is nothing but rounding.
+DROP = 1e-14
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The block asked of every component, and the weighted sum of the answers so far."""
+
+    block: Array
+    total: Array
+    awaiting: int
+    number: int = 0
+
+    @classmethod
+    def of(cls, block: Array, n: int, number: int = 0) -> Round:
+        """A round in which nothing has arrived."""
+        block = np.ascontiguousarray(block)
+        return cls(block, np.zeros_like(block), n, number)
+
+    def add(self, weighted: Array) -> Round:
+        """One more answer."""
+        return replace(self, total=self.total + weighted, awaiting=self.awaiting - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class State(Generic[MethodT]):
+    """The state of a synchronous solver: a value, arrays are never changed in place.
+
+    `residual` is None before the first round is complete. `method` is what the method itself remembers.
+    """
+
+    problem: Problem
+    W: Array
+    round: Round
+    method: MethodT
+    version: int = 0
+    residual: float | None = None
+    values: Array | None = None
+    seed: int = 0
+
+
+class Synchronous(Solver[State[MethodT]], Generic[MethodT]):
+    """Base of the synchronous solvers: they only say which block to ask first, and what to make of products."""
+
+    # -- what a method says -----------------------------------------------------------------------
+
+    @abstractmethod
+    def _first(self, problem: Problem, W: Array, seed: int) -> tuple[Array, MethodT]:
+        """The first block to multiply, and what is remembered."""
+
+    @abstractmethod
+    def _advance(self, state: State[MethodT], product: Array) -> tuple[State[MethodT], Array]:
+        """The state after a round, with `W`, `residual`, `values` and `method` new, and the next block."""
+
+    # -- what the server calls --------------------------------------------------------------------
+
+    def prepare(self, problem: Problem, rng: np.random.Generator) -> Generator[Array, Array, int] | None:
+        return _draw(rng)
+
+    def init(self, problem: Problem, W: Array, prepared: int | None) -> State[MethodT]:
+        seed = prepared or 0
+        block, method = self._first(problem, W, seed)
+        return State(problem, W, Round.of(block, problem.n), method, seed=seed)
+
+    def round(self, state: State[MethodT]) -> int:
+        return state.round.number
+
+    def ask(self, state: State[MethodT], component: int) -> Query:
+        return Query("apply", {"block": state.round.block})
+
+    def tell(self, state: State[MethodT], arrivals: Sequence[Arrival]) -> State[MethodT]:
+        current = state.round
+        for arrival in arrivals:
+            weight = float(state.problem.weights[arrival.component])
+            current = current.add(weight * arrival.arrays["product"])
+        state = replace(state, round=current)
+        return state if current.awaiting > 0 else self._complete(state, current.total)
+
+    def _complete(self, state: State[MethodT], product: Array) -> State[MethodT]:
+        number = state.round.number + 1
+        state, block = self._advance(state, product)
+        begun = Round.of(block, state.problem.n, number)
+        return replace(state, round=begun, version=state.version + 1)
+
+    def version(self, state: State[MethodT]) -> int:
+        return state.version
+
+    def subspace(self, state: State[MethodT]) -> Array:
+        return state.W
+
+    def residual(self, state: State[MethodT]) -> float | None:
+        return state.residual
+
+    def scale(self, state: State[MethodT]) -> float:
+        values = np.zeros(1) if state.values is None else state.values
+        return max(float(np.mean(np.abs(values))), float(np.finfo(np.float64).tiny))
+
+    def sweep_done(self, state: State[MethodT], product: Array) -> State[MethodT]:
+        # Answers of an unfinished round that came in meanwhile were thrown away: ask for all of it again.
+        current = state.round
+        return replace(state, round=Round.of(current.block, state.problem.n, current.number + 1))
+
+    def restart(self, state: State[MethodT], W: Array) -> State[MethodT]:
+        block, method = self._first(state.problem, W, state.seed + 1)
+        number = state.round.number + 1
+        return replace(
+            state,
+            W=W,
+            round=Round.of(block, state.problem.n, number),
+            method=method,
+            version=state.version + 1,
+            residual=None,
+            seed=state.seed + 1,
+        )
+
+
+def _draw(rng: np.random.Generator) -> Generator[Array, Array, int]:
+    """A seed from the run's own generator; no product is asked for."""
+    yield from ()
+    return int(rng.integers(2**62))
+
+
+def widened(basis: Array, width: int, seed: int | Sequence[int]) -> Array:
+    """`basis` with random directions added, orthonormal, up to `width` columns or the whole space."""
+    d, have = basis.shape
+    more = min(width, d) - have
+    if more <= 0:
+        return basis
+    noise = np.random.default_rng(seed).standard_normal((d, more))
+    return np.hstack([basis, geometry.orthonormalize(noise, against=basis)])
+
+
+def residual_norm(W: Array, product: Array, values: Array) -> float:
+    """Spectral norm of `A W - W diag(values)`, for Ritz vectors."""
+    return float(np.linalg.norm(product - W * values, 2))
