@@ -191,3 +191,24 @@ def test_a_missing_extra_is_named():
 
     with pytest.raises(grassia.MissingExtra, match=r"pip install 'grassia\[plot\]'"):
         require("a_package_that_does_not_exist", "plot")
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"time_limit": "5"}, "time_limit"),
+        ({"time_limit": 0}, "time_limit"),
+        ({"max_passes": True}, "max_passes"),
+        ({"callbacks": 3}, "callbacks"),
+        ({"callbacks": ["x"]}, "callbacks"),
+        ({"history_limit": "x"}, "history_limit"),
+        ({"certifier": 3}, "certifier"),
+        ({"v0": np.ones((18, 3)) * 1j}, "v0"),
+        ({"weights": np.ones(4) * 1j}, "weights"),
+        ({"rng": -1}, "rng"),
+        ({"rng": "x"}, "rng"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused_by_name(problem, options, name):
+    with pytest.raises(grassia.InvalidInput, match=name):
+        grassia.eigenspace(problem.components, 3, **options)

@@ -24,6 +24,7 @@ from grassia.backends.base import cores
 from grassia.backends.shared import SMALL, SharedStore
 from grassia.data import MatrixLoader, OperatorLoader, RowsLoader, as_components
 from grassia.errors import GrassiaError, InvalidComponent, InvalidInput
+from grassia.faults import Fault
 from grassia.messages import Query, Task
 
 pytestmark = [
@@ -110,13 +111,13 @@ def test_every_worker_killed_at_once_does_not_change_the_answer(rows, truth):
     assert sine(result.vectors, truth) <= 1e-8
 
 
-def test_a_worker_killed_more_often_than_it_may_be_restarted_ends_the_run_with_the_best_iterate(
+def test_a_worker_that_dies_again_and_again_without_an_answer_ends_the_run_with_the_best_iterate(
     rows,
 ):
     start = geometry.random_point(D, K, np.random.default_rng(0))
-    backend = Processes(2, max_restarts=1)
+    # From its 15th task on each attempt at component 0 kills the worker before it answers.
+    backend = Processes(max_restarts=1, faults=Fault("crash", (0,), at=tuple(range(15, 99))))
     seen = []
-    killer = Killer(backend, lambda progress: progress.version >= 30, times=2)
     with pytest.warns(ConvergenceWarning, match="WORKER_LOST"):
         result = grassia.eigenspace(
             grassia.from_rows(rows, 4),
@@ -125,13 +126,12 @@ def test_a_worker_killed_more_often_than_it_may_be_restarted_ends_the_run_with_t
             tol=1e-15,  # out of reach, so that the run is still on when the worker dies again
             rng=0,
             v0=start,
-            callbacks=[killer, lambda progress: seen.append(progress.version)],
+            callbacks=lambda progress: seen.append(progress.version),
         )
-    assert len(killer.killed) == 2
     assert result.status is Status.WORKER_LOST
     assert not result.converged
-    assert result.history.count("worker lost") == 2 * result.history.count("worker restored") == 4
-    assert max(seen) >= 30
+    assert result.history.count("worker lost") == 2 * result.history.count("worker restored") == 2
+    assert max(seen) >= 15
     np.testing.assert_allclose(result.vectors.T @ result.vectors, np.eye(K), atol=1e-12)
     variance = np.cov(rows.T)
     captured = [np.trace(W.T @ variance @ W) for W in (start, result.vectors)]

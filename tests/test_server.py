@@ -400,3 +400,29 @@ def test_the_certifier_can_be_told_how_hard_to_try():
         solver=Grassia(mode="synchronous"),
     )
     assert keen.converged
+
+
+@pytest.mark.parametrize("backend", ["serial", "threads", "simulated"])
+def test_a_component_that_kills_its_worker_every_time_ends_the_run(backend):
+    """Also where the worker answers for its other components in between."""
+    problem = heterogeneous(n=4, d=12, k=2, seed=0)
+    engine = grassia.backends.get(
+        backend,
+        faults=grassia.Fault("crash", (0,), at=tuple(range(6, 99))),
+        **({} if backend == "serial" else {"workers": 2}),
+    )
+    with pytest.warns(UserWarning, match="WORKER_LOST"):
+        result = grassia.eigenspace(
+            problem.components, 2, weights=problem.weights, backend=engine, tol=1e-12, rng=0
+        )
+    assert result.status is Status.WORKER_LOST
+    assert result.vectors.shape == (12, 2)
+
+
+def test_a_step_far_too_small_is_called_stalled_and_not_a_small_gap():
+    X = np.random.default_rng(0).standard_normal((2000, 20)) * np.r_[6.0, 5.0, np.ones(18)]
+    with pytest.warns(UserWarning, match="STALLED"):
+        result = grassia.eigenspace(
+            grassia.from_rows(X, 3), 2, rng=0, solver=Grassia(step=1e-9, resum_passes=0)
+        )
+    assert result.status is Status.STALLED

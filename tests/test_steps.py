@@ -156,14 +156,19 @@ def test_the_local_step_does_not_feel_the_gap():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"step": -1.0}, "`step` must be positive"),
-        ({"step": math.nan}, "`step` must be positive"),
+        ({"step": -1.0}, "`step` must be a positive"),
+        ({"step": math.nan}, "`step` must be a positive"),
+        ({"step": True}, "`step` must be a positive"),
+        ({"step": None}, "`step` must be a positive"),
         ({"step": "fast"}, "`step` must be one of 'auto', 'theory'"),
         ({"mode": "later"}, "`mode` must be one of"),
         ({"order": "backwards"}, "`order` must be one of"),
         ({"table": "cloud"}, "`table` must be one of"),
-        ({"resum_passes": -1}, "`resum_passes` must be >= 0"),
-        ({"spread_steps": 0}, "`spread_steps` must be >= 1"),
+        ({"resum_passes": -1}, "`resum_passes` must be at least 0"),
+        ({"resum_passes": 1.5}, "`resum_passes` must be an integer"),
+        ({"spread_steps": 0}, "`spread_steps` must be at least 1"),
+        ({"tau": -1}, "`tau` must be at least 0"),
+        ({"delta": -1.0}, "`delta` must be a positive"),
     ],
 )
 def test_bad_parameters_are_refused(options, text):

@@ -60,12 +60,19 @@ def matrix_shape(matrix: Any) -> int:
     return int(A.shape[0])
 
 
-def require_count(value: Any, name: str) -> None:
-    """Refuse what is no integer of at least one; True is none."""
+def require_count(value: Any, name: str, least: int = 1) -> None:
+    """Refuse what is no integer of at least `least`; True is none."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise InvalidInput(f"{name} must be an integer; got {value!r}")
-    if int(value) < 1:
-        raise InvalidInput(f"{name} must be at least 1; got {value}")
+    if int(value) < least:
+        raise InvalidInput(f"{name} must be at least {least}; got {value}")
+
+
+def require_positive(value: Any, name: str) -> None:
+    """Refuse what is no positive finite number; True is none."""
+    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not (real and 0.0 < float(value) < float("inf")):
+        raise InvalidInput(f"{name} must be a positive finite number; got {value!r}")
 
 
 def plain(data: Any, name: str) -> Any:

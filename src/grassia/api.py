@@ -14,6 +14,7 @@ import numpy as np
 
 import grassia
 from grassia import backends, solvers
+from grassia._checks import require_count, require_positive
 from grassia.backends.base import Backend
 from grassia.certificate import Certifier
 from grassia.data import Components, as_components
@@ -100,13 +101,13 @@ def eigenspace(
     """
     loaders = as_components(components)
     n = len(loaders)
-    _check(k, tol, max_passes, time_limit, checkpoint)
+    _check(k, tol, max_passes, time_limit, checkpoint, certifier, history_limit)
     given = _check_weights(weights, n)
     chosen, reason = _choose(solver)
     engine = backends.get(backend)
     generator, seed = _generator(rng)
     start = None if v0 is None else _check_start(v0, k)
-    hooks = [callbacks] if callable(callbacks) else list(callbacks)
+    hooks = _check_callbacks(callbacks)
     recorder = None if record is None else Recorder(record)
     try:
         engine.start(loaders)
@@ -168,24 +169,45 @@ def _choose(solver: str | Solver[Any]) -> tuple[Solver[Any], str]:
     return solvers.get(solver), "asked for"
 
 
-def _check(k: Any, tol: Any, max_passes: Any, time_limit: Any, checkpoint: Any) -> None:
+def _check(
+    k: Any, tol: Any, max_passes: Any, time_limit: Any, checkpoint: Any, certifier: Any, history: Any
+) -> None:
     if isinstance(k, bool) or not isinstance(k, numbers.Integral) or k < 1:
         raise InvalidInput(f"`k` must be an integer with 1 <= k <= n_features; got k={k!r}.")
     if not (isinstance(tol, numbers.Real) and 0.0 < float(tol) < 1.0):
         raise InvalidInput(f"`tol` is a sine and must satisfy 0 < tol < 1; got {tol!r}.")
-    if not (isinstance(max_passes, numbers.Real) and float(max_passes) > 0.0):
-        raise InvalidInput(f"`max_passes` must be positive; got {max_passes!r}.")
-    if time_limit is not None and not float(time_limit) > 0.0:
-        raise InvalidInput(f"`time_limit` must be positive seconds or None; got {time_limit!r}.")
+    require_positive(max_passes, "`max_passes`")
+    if time_limit is not None:
+        require_positive(time_limit, "`time_limit` (in seconds)")
+    require_count(history, "`history_limit`", least=2)
+    if certifier is not None and not isinstance(certifier, Certifier):
+        raise InvalidInput(f"`certifier` must be a grassia.Certifier or None; got {certifier!r}.")
     if checkpoint is not None:
         raise InvalidInput("checkpoints are not available yet: `checkpoint` must be None.")
+
+
+def _check_callbacks(callbacks: Any) -> list[Callback]:
+    if callable(callbacks):
+        return [callbacks]
+    hooks = list(callbacks) if isinstance(callbacks, Iterable) else [callbacks]
+    if not all(callable(hook) for hook in hooks):
+        raise InvalidInput(f"`callbacks` must be a callable or several; got {callbacks!r}.")
+    return hooks
+
+
+def _real(values: Any) -> Array:
+    """A float64 copy; complex numbers and text are refused rather than cut down."""
+    given = np.asarray(values)
+    if given.dtype.kind not in "fiub":
+        raise TypeError(f"dtype {given.dtype}")
+    return np.array(given, dtype=np.float64)
 
 
 def _check_weights(weights: Any, n: int) -> Array | None:
     if weights is None:
         return None
     try:
-        given = np.asarray(weights, dtype=np.float64)
+        given = _real(weights)
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"`weights` must be {n} positive numbers; got {weights!r}.") from error
     if given.shape != (n,):
@@ -203,7 +225,7 @@ def _check_weights(weights: Any, n: int) -> Array | None:
 
 def _check_start(v0: Any, k: int) -> Array:
     try:
-        start = np.array(v0, dtype=np.float64)
+        start = _real(v0)
     except (TypeError, ValueError) as error:
         raise InvalidInput("`v0` must be a real (n_features, k) array.") from error
     if start.ndim == 1:

@@ -71,7 +71,7 @@ class Proposals:
         if at_floor:
             return Status.PRECISION
         scale = float(np.max(np.abs(certificate.values)))
-        return Status.GAP_TOO_SMALL if optimistic < 1e-3 * scale else Status.STALLED
+        return Status.GAP_TOO_SMALL if abs(optimistic) < 1e-3 * scale else Status.STALLED
 
     def wrong_space(self, outcome: Outcome) -> bool:
         """Whether a direction outside the iterate was found that carries more than one inside."""

@@ -37,7 +37,7 @@ class Status(enum.Enum):
     TIME_LIMIT = "The time limit was reached first. Raise `time_limit`, or pass the answer as `v0`."
     INTERRUPTED = "The run was interrupted. Pass the answer as `v0` to go on from it."
     WORKER_LOST = (
-        "A worker died more often than it may be restarted, so its component is out of reach. "
+        "A worker died again and again without an answer in between: its component is out of reach. "
         "See `history.events`; the answer is the best iterate so far."
     )
 

@@ -50,10 +50,11 @@ class ComponentFailed(GrassiaError, RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When to give up: passes over all components, failures of one component in a row, stall."""
+    """When to give up: passes over all components, failures or losses of one in a row, a stall."""
 
     max_passes: float = 10_000.0
     retries: int = 3
+    losses: int = 10
     stall_passes: float = 500.0
 
 
@@ -115,6 +116,7 @@ class Server:
         self._informed = np.zeros(self.n, dtype=bool)
         self._ordinals = np.zeros(self.n, dtype=np.int64)
         self._failures = np.zeros(self.n, dtype=np.int64)
+        self._losses = np.zeros(self.n, dtype=np.int64)
         self._next_id = 0
         self.replies = 0
         self.products = 0
@@ -253,6 +255,7 @@ class Server:
             self._again(task, GrassiaError("its replies are damaged: the checksum does not match"))
             return
         self._failures[reply.component] = 0
+        self._losses[reply.component] = 0
         if task.informs:
             self._informed[reply.component] = True
         self.replies += 1
@@ -303,7 +306,9 @@ class Server:
             self._note("worker lost", component, loss.reason)
             if self.state is not None:
                 self.state = self.solver.lost(self.state, component)
-        if loss.permanent:
+        guilty = loss.components if task is None else (task.component,)
+        self._losses[list(guilty)] += 1  # who was being worked on may be what kills the worker
+        if loss.permanent or int(self._losses[guilty[0]]) > self.limits.losses:
             log.error("a worker is lost for good: %s", loss.reason)
             self._finish(Status.WORKER_LOST)
 

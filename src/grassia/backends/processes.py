@@ -50,7 +50,8 @@ class Processes(Backend):
     blas_threads : int, optional
         BLAS threads of each worker; default cores / workers.
     max_restarts : int
-        How often one worker may be started anew before the run ends with `Status.WORKER_LOST`.
+        How often one worker may be started anew without an answer in between, before the run ends
+        with `Status.WORKER_LOST`. A worker that does answer may be lost again and again.
     """
 
     name: ClassVar[str] = "processes"
@@ -215,6 +216,7 @@ class _Child:
         if message[0] == "reply":
             _, replies, layout, inline = message
             self._working = False
+            self.restarts = 0
             arrays = inline if inline is not None else self._outbox.read(layout)
             if inline is not None:
                 self._outbox.ensure(packed_size(inline))

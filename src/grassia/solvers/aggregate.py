@@ -57,6 +57,7 @@ class Aggregate:
     table: tuple[Array, ...] = ()
     fresh: Array | None = None  # the sum being taken anew
     fresh_in: Any = None  # per component: whether `fresh` contains it
+    again: bool = False  # something in `fresh` cannot be corrected either: one more is due after it
     since_resum: int = 0
 
     @classmethod
@@ -86,8 +87,11 @@ class Aggregate:
 
     def absorb(self, component: int, version: int, arrays: Mapping[str, Array]) -> Aggregate:
         """Take one answer of `contribute`, computed at `version`."""
-        i, whole = component, arrays.get("whole")
-        total, table, fresh, fresh_in = self.total, self.table, self.fresh, self.fresh_in
+        i, whole, correction = component, arrays.get("whole"), arrays.get("correction")
+        begun = self
+        if self.started and not self.keeps_table and correction is None:
+            begun = self._uncorrectable(i)
+        total, table, fresh, fresh_in = begun.total, begun.table, begun.fresh, begun.fresh_in
         if not self.started:
             assert whole is not None
             total = total + whole
@@ -98,12 +102,8 @@ class Aggregate:
             total = total + (whole - table[i])
             table = _swap(table, i, whole)
         else:
-            correction = arrays.get("correction")
             if correction is not None:
                 total = total + correction
-            elif fresh is None or fresh_in[i]:
-                # What the sum holds of this component can no longer be corrected: take it anew.
-                fresh, fresh_in = np.zeros_like(total), np.zeros(len(self.weights), dtype=bool)
             if fresh is not None:
                 if not fresh_in[i]:
                     # A task that was out when the summing began has no whole; its next answer will.
@@ -113,8 +113,8 @@ class Aggregate:
                     fresh = fresh + correction
                 if bool(fresh_in.all()):
                     total, fresh, fresh_in = fresh, None, None
-        return replace(
-            self,
+        absorbed = replace(
+            begun,
             total=total,
             table=table,
             fresh=fresh,
@@ -123,6 +123,7 @@ class Aggregate:
             awaiting=self.awaiting - 1,
             since_resum=self.since_resum + 1,
         )
+        return absorbed.resum() if fresh is None and begun.again else absorbed
 
     def next_round(self) -> Aggregate:
         """Every component has contributed (in this round)."""
@@ -136,12 +137,23 @@ class Aggregate:
             self,
             fresh=np.zeros_like(self.total),
             fresh_in=np.zeros(len(self.weights), dtype=bool),
+            again=False,
             since_resum=0,
         )
 
+    def _uncorrectable(self, component: int) -> Aggregate:
+        """What the sum holds of a component can no longer be corrected: it has to be taken anew.
+
+        A summing under way goes on all the same, or steady losses would keep it from ever ending; what
+        it already holds of the component is stale, and the next one will mend that.
+        """
+        if self.fresh is None:
+            return self.resum()
+        return replace(self, again=True) if self.fresh_in[component] else self
+
     def resummed(self, passes: int) -> Aggregate:
         """Begin to take the sum anew if so many passes went by since the last time; 0: never."""
-        if passes and self.since_resum >= passes * len(self.weights):
+        if passes and self.fresh is None and self.since_resum >= passes * len(self.weights):
             return self.resum()
         return self
 
@@ -150,7 +162,7 @@ class Aggregate:
         if self.keeps_table:
             return self
         without = replace(self, entry=put(self.entry, component, NOT_HELD))
-        return without.resum() if self.started else without
+        return without._uncorrectable(component) if self.started else without
 
     def swept(self, component: int, version: int, contribution: Array) -> Aggregate:
         """A consistent sweep gave this component's contribution, which its worker has cached."""
@@ -167,6 +179,7 @@ class Aggregate:
             started=True,
             fresh=None,
             fresh_in=None,
+            again=False,
             since_resum=0,
             awaiting=len(self.weights),
             round=self.round + 1,

@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from grassia import geometry, theory
+from grassia._checks import require_count, require_positive
 from grassia.components import Component
 from grassia.errors import InvalidInput
 from grassia.messages import Array, Query, Scalar
@@ -101,15 +102,17 @@ class Grassia(Solver[State]):
     def __post_init__(self) -> None:
         if isinstance(self.step, str):
             _one_of("step", self.step, ("auto", "theory"), "or a positive number")
-        elif not (math.isfinite(self.step) and self.step > 0.0):
-            raise InvalidInput(f"`step` must be positive and finite; got {self.step}.")
+        else:
+            require_positive(self.step, "`step`")
         _one_of("mode", self.mode, ("asynchronous", "synchronous"))
         _one_of("order", self.order, ("cyclic", "shuffled", "random"))
         _one_of("table", self.table, ("worker", "server"))
-        if self.resum_passes < 0:
-            raise InvalidInput(f"`resum_passes` must be >= 0; got {self.resum_passes}.")
-        if self.spread_steps < 1:
-            raise InvalidInput(f"`spread_steps` must be >= 1; got {self.spread_steps}.")
+        require_count(self.resum_passes, "`resum_passes`", least=0)
+        require_count(self.spread_steps, "`spread_steps`")
+        if self.tau is not None:
+            require_count(self.tau, "`tau`", least=0)
+        if self.delta is not None:
+            require_positive(self.delta, "`delta`")
 
     # -- what the server calls ------------------------------------------------------------------
 

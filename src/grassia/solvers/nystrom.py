@@ -168,6 +168,9 @@ def apply_spread(component: Component, cache: Cache, query: Query) -> Answer:
     """The product with a block, and estimates of both ends of the component's spectrum."""
     product = finite_product(component, query.arrays["block"])
     low, high = lanczos_spread(
-        component.apply, component.n_features, int(query.options["spread_steps"] or 1), np.random.default_rng(0)
+        component.apply,
+        component.n_features,
+        int(query.options["spread_steps"] or 1),
+        np.random.default_rng(0),
     )
     return {"product": product}, {"low": low, "high": high}
