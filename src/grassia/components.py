@@ -122,6 +122,28 @@ class Component(ABC):
             out += np.outer(self._offset, self._offset @ block)
         return out
 
+    def dense(self) -> Float:
+        """``A_i`` itself, d x d, with the same rank-one term as `apply`; for d up to a few thousand.
+
+        Cost: that of the kind of component (rows: ``m d^2`` flops in one read), and d^2 numbers of
+        memory a few times over.
+        """
+        out = self._dense()
+        if self._offset is not None:
+            out += np.outer(self._offset, self._offset)
+        return out
+
+    def _dense(self) -> Float:
+        """``A_i`` without the rank-one term, in a new array; by products with the identity."""
+        d, step = self.n_features, 256
+        out = np.empty((d, d))
+        for start in range(0, d, step):
+            width = min(step, d - start)
+            block = np.zeros((d, width))
+            block[np.arange(start, start + width), np.arange(width)] = 1.0
+            out[:, start : start + width] = self._product(block)
+        return (out + out.T) / 2.0
+
     def recenter(self, mean: ArrayLike) -> None:
         """Tell a centred component the mean ``mu`` of all the data; no effect on other kinds.
 
@@ -199,6 +221,10 @@ class MatrixComponent(Component):
             np.matmul(strip, V, out=out[start : start + step])
         return out
 
+    def _dense(self) -> Float:
+        A: Any = self._matrix
+        return np.array(A.toarray() if self._sparse else A, dtype=np.float64, order="C")
+
 
 class RowsComponent(Component):
     """The covariance, or second moment, of the rows of ``X``, without forming a d x d matrix.
@@ -274,6 +300,15 @@ class RowsComponent(Component):
         else:
             tile, buffered = self._tile(V.shape[1]), self._buffered
             out = gram.dense_gram_product(self._rows, V, mean, tile_rows=tile, buffered=buffered)
+        out /= self.n_rows
+        return out
+
+    def _dense(self) -> Float:
+        mean = self.moments().mean if self.center else None
+        if self._sparse:
+            out = gram.sparse_gram(self._tiles, self.n_features, mean)
+        else:
+            out = gram.dense_gram(self._rows, mean, tile_rows=self._tile_rows)
         out /= self.n_rows
         return out
 
@@ -417,6 +452,14 @@ class SumComponent(Component):
         out = np.zeros(V.shape)
         for weight, part in zip(self._weights, self._parts, strict=True):
             out += weight * part.apply(V)
+        return out
+
+    def _dense(self) -> Float:
+        self.moments()
+        assert self._weights is not None
+        out = np.zeros((self.n_features, self.n_features))
+        for weight, part in zip(self._weights, self._parts, strict=True):
+            out += weight * part.dense()
         return out
 
     def recenter(self, mean: ArrayLike) -> None:

@@ -54,6 +54,10 @@ class Proposals:
             self._mark = (residual, replies)
         return True
 
+    def nothing_left(self) -> None:
+        """The solver has no question left: this is as good as it gets, now and the next time."""
+        self._stalls += 1
+
     def verdict(self, outcome: Outcome) -> Status | None:
         """Whether to give up after a refused certificate, and why; None: there is hope."""
         certificate = outcome.certificate
@@ -64,14 +68,13 @@ class Proposals:
             return Status.GAP_TOO_SMALL  # no residual there can be would do
         if optimistic > 0.0 and certificate.residual_norm <= 0.25 * self.tol * optimistic:
             return Status.GAP_TOO_SMALL  # good enough, but the sweeps could not certify the gap
-        if at_floor and optimistic > 0.0 and least > self.tol * optimistic:
-            return Status.PRECISION
-        if self._stalls < 2:
+        hopeless = at_floor and optimistic > 0.0 and least > self.tol * optimistic
+        if not hopeless and self._stalls < 2:
             return None
-        if at_floor:
-            return Status.PRECISION
         scale = float(np.max(np.abs(certificate.values)))
-        return Status.GAP_TOO_SMALL if abs(optimistic) < 1e-3 * scale else Status.STALLED
+        if abs(optimistic) < 1e-3 * scale:
+            return Status.GAP_TOO_SMALL
+        return Status.PRECISION if at_floor else Status.STALLED
 
     def wrong_space(self, outcome: Outcome) -> bool:
         """Whether a direction outside the iterate was found that carries more than one inside."""

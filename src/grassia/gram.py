@@ -14,18 +14,21 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from scipy.linalg.blas import dsyrk
 
 __all__ = [
     "RowSums",
     "SymmetryScan",
     "canonical_csr",
     "csr_rows",
+    "dense_gram",
     "dense_gram_product",
     "dense_row_sums",
     "dense_tile_rows",
     "first_bad_row",
     "needs_buffer",
     "scan_symmetry",
+    "sparse_gram",
     "sparse_gram_product",
     "sparse_row_sums",
     "sparse_tiles",
@@ -102,6 +105,28 @@ def dense_gram_product(
     if mean is not None and implicit:
         out -= np.outer(total, mean)
     return np.array(out.T, order="C")
+
+
+def dense_gram(X: NDArray[Any], mean: Float | None, *, tile_rows: int | None = None) -> Float:
+    """``(X - 1 mean^T)^T (X - 1 mean^T)``, d x d, with one read of `X`; `mean` None means zero.
+
+    Tiles are copied to float64 and centred there; each is a symmetric rank-t update of one triangle, half
+    the work of a matrix product.
+
+    Cost: ``m d^2`` flops; ``2 d^2 + tile_rows * d`` numbers of memory.
+    """
+    m, d = X.shape
+    rows = min(m, tile_rows or max(1, min(1024, _BUFFER_BYTES // (8 * d))))
+    buffer = np.empty((rows, d))
+    triangle = np.zeros((d, d), order="F")
+    for start in range(0, m, rows):
+        T = X[start : start + rows]
+        centred = _centred_tile(T, mean, buffer[: T.shape[0]])
+        triangle = dsyrk(1.0, centred.T, beta=1.0, c=triangle, overwrite_c=1)
+    out = np.array(triangle.T, order="C")
+    out += triangle
+    out[np.diag_indices(d)] = triangle.diagonal()
+    return out
 
 
 def _centred_tile(T: NDArray[Any], mean: Float | None, buffer: Float) -> Float:
@@ -211,6 +236,22 @@ def sparse_gram_product(tiles: list[tuple[Any, Any]], V: Float, mean: Float | No
     if mean is not None:
         out -= np.outer(mean, total)
     return out
+
+
+def sparse_gram(tiles: list[tuple[Any, Any]], n_features: int, mean: Float | None) -> Float:
+    """``(X - 1 mean^T)^T (X - 1 mean^T)``, d x d, for sparse tiles.
+
+    Cost: two flops for every pair of entries in a row, plus ``d^2``. Centring is by algebra.
+    """
+    out = np.zeros((n_features, n_features))
+    count = 0
+    for T, _ in tiles:
+        values = T.astype(np.float64)
+        out += (values.T @ values).toarray() if T.nnz else 0.0
+        count += T.shape[0]
+    if mean is not None:
+        out -= np.outer(count * mean, mean)
+    return (out + out.T) / 2.0
 
 
 def sparse_row_sums(tiles: list[tuple[Any, Any]], n_features: int, center: bool) -> RowSums:

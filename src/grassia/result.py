@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,7 +59,7 @@ class Event:
     text: str
 
 
-FIELDS = ("time", "version", "residual", "step", "staleness", "arrivals", "passes")
+FIELDS = ("time", "version", "residual", "bound", "step", "staleness", "arrivals", "passes")
 
 
 class History:
@@ -80,13 +81,13 @@ class History:
         self.dropped_events = 0
 
     def add(self, **point: float) -> None:
-        """Add a point; `FIELDS` names what it holds."""
+        """Add a point; `FIELDS` names what it holds, what is not given is NaN."""
         if self._seen % self._stride == 0:
             if len(self._points) == self._limit:
                 self._points = self._points[::2]
                 self._stride *= 2
             if self._seen % self._stride == 0:
-                self._points.append(tuple(float(point[name]) for name in FIELDS))
+                self._points.append(tuple(float(point.get(name, math.nan)) for name in FIELDS))
         self._seen += 1
 
     def note(self, event: Event) -> None:

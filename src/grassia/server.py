@@ -137,6 +137,7 @@ class Server:
 
         self._proposals = Proposals(tol, self.n, self.limits.stall_passes)
         self._best: tuple[float, Array] | None = None
+        self._refined = False
         self._ending: Status | None = None
         self._outcome: Outcome | None = None
 
@@ -372,6 +373,7 @@ class Server:
 
     def _solve(self, arrivals: list[Arrival]) -> None:
         before = self.solver.version(self.state)
+        self._refined = False
         self.state = self.solver.tell(self.state, arrivals)
         self.products += len(arrivals)
         for arrival in arrivals:
@@ -394,6 +396,7 @@ class Server:
             time=self.now,
             version=self.solver.version(self.state),
             residual=residual,
+            bound=self.solver.lower_bound(self.state),
             step=self.solver.step_size(self.state),
             staleness=max(arrival.staleness for arrival in arrivals),
             arrivals=len(arrivals),
@@ -504,8 +507,18 @@ class Server:
         self._enter_solving()
 
     def check_alive(self) -> None:
-        """Refuse to wait for nothing: a free worker with no task and no answer on its way."""
-        if self.status is None and not self._busy and not self._down:
+        """Called when nothing moves: a solver with no question left has its iterate certified."""
+        if self.status is not None or self._busy or self._down:
+            return
+        if self.phase == SOLVING and self._round is None and self.solver.residual(self.state) is not None:
+            if not self._refined:
+                self._refined = True
+                self.state = self.solver.refine(self.state)
+                self._wake()
+            else:
+                self._proposals.nothing_left()
+                self._certify()
+        else:
             raise GrassiaError(
                 f"no task is under way in phase {self.phase!r} and the solver asks for none; "
                 "this is a fault of the solver, please report it."

@@ -6,11 +6,32 @@ from typing import Any
 
 from grassia.errors import InvalidInput
 from grassia.solvers.base import Arrival, Problem, Solver
+from grassia.solvers.covariance import Covariance
 from grassia.solvers.grassia import Grassia
+from grassia.solvers.krylov import Krylov
+from grassia.solvers.lobpcg import Lobpcg
+from grassia.solvers.nystrom import Nystrom
+from grassia.solvers.orthogonal import Orthogonal
+from grassia.solvers.power import Power
 
-__all__ = ["Arrival", "Grassia", "Problem", "Solver", "get", "names"]
+__all__ = [
+    "Arrival",
+    "Covariance",
+    "Grassia",
+    "Krylov",
+    "Lobpcg",
+    "Nystrom",
+    "Orthogonal",
+    "Power",
+    "Problem",
+    "Solver",
+    "get",
+    "names",
+]
 
-_BY_NAME: dict[str, type[Solver[Any]]] = {Grassia.name: Grassia}
+_BY_NAME: dict[str, type[Solver[Any]]] = {
+    kind.name: kind for kind in (Covariance, Grassia, Krylov, Lobpcg, Nystrom, Orthogonal, Power)
+}
 
 
 def names() -> list[str]:

@@ -96,6 +96,14 @@ class Solver(Generic[StateT]):
         """The step last taken; NaN for a method that has none."""
         return float("nan")
 
+    def refine(self, state: StateT) -> StateT:
+        """Nobody has anything left to do: finish whatever was left inexact. May lead to new questions."""
+        return state
+
+    def lower_bound(self, state: StateT) -> float:
+        """A rigorous lower bound of the best captured variance; NaN where the method gives none."""
+        return float("nan")
+
     def sweep_query(self, state: StateT, component: int, block: Array) -> Query:
         """The query by which a consistent sweep asks for `A_i block`; the first k columns are the iterate."""
         return Query("apply", {"block": block})

@@ -22,10 +22,11 @@ from typing import ClassVar
 import numpy as np
 
 from grassia import geometry
+from grassia._checks import require_count
 from grassia.errors import InvalidInput
 from grassia.messages import Array
 from grassia.solvers.base import Problem
-from grassia.solvers.synchronous import DROP, State, Synchronous, residual_norm, widened
+from grassia.solvers.synchronous import DROP, State, Synchronous, polished, residual_norm, widened
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class Basis:
 
     def turned(self, turn: Array) -> Basis:
         """The basis of the columns of `Q @ turn`."""
-        return Basis.of(self.Q @ turn, self.Y @ turn)
+        return Basis.of(*polished(self.Q @ turn, self.Y @ turn))
 
 
 @dataclass(frozen=True)
@@ -71,10 +72,11 @@ class Krylov(Synchronous[Basis]):
     width : int, optional
         Columns of a block, k <= width. Default: k + `oversample`.
     oversample : int, optional
-        Columns beyond k. Default: max(2, k // 2). A product is bound by reading the data while blocks are
-        narrow, so a few more columns cost little and save rounds.
+        Columns beyond k. Default: max(2, k // 10). While blocks are narrow a product is bound by reading
+        the data, so a column or two more cost little and save rounds; many more save few and cost.
     memory : int, "unlimited" or None
-        Columns kept at most, at least k + width. Default: eight blocks, and 40 at least.
+        Columns kept at most, at least k + width. Default: ten blocks, and 40 at least.
+        Fewer save memory and cost rounds, the more of them the smaller the gap.
 
     Examples
     --------
@@ -95,15 +97,15 @@ class Krylov(Synchronous[Basis]):
     def __post_init__(self) -> None:
         if self.width is not None and self.oversample is not None:
             raise InvalidInput("give `width` or `oversample`, not both.")
-        if self.width is not None and self.width < 1:
-            raise InvalidInput(f"`width` must be >= k; got {self.width}.")
-        if self.oversample is not None and self.oversample < 0:
-            raise InvalidInput(f"`oversample` must be >= 0; got {self.oversample}.")
+        if self.width is not None:
+            require_count(self.width, "`width`")
+        if self.oversample is not None:
+            require_count(self.oversample, "`oversample`", least=0)
         if isinstance(self.memory, str):
             if self.memory != "unlimited":
                 raise InvalidInput(f"`memory` must be an integer, 'unlimited' or None; got {self.memory!r}.")
-        elif self.memory is not None and self.memory < 2:
-            raise InvalidInput(f"`memory` must be at least k + width columns; got {self.memory}.")
+        elif self.memory is not None:
+            require_count(self.memory, "`memory`", least=2)
 
     def block_width(self, problem: Problem) -> int:
         """Columns of a block in this problem."""
@@ -111,14 +113,14 @@ class Krylov(Synchronous[Basis]):
             if self.width < problem.k:
                 raise InvalidInput(f"`width` must be >= k; got width={self.width}, k={problem.k}.")
             return min(self.width, problem.d)
-        more = max(2, problem.k // 2) if self.oversample is None else self.oversample
+        more = max(2, problem.k // 10) if self.oversample is None else self.oversample
         return min(problem.k + more, problem.d)
 
     def columns(self, problem: Problem) -> int:
         """Most columns kept in this problem."""
         width = self.block_width(problem)
         if self.memory is None:
-            return min(max(40, 8 * width), problem.d)
+            return min(max(40, 10 * width), problem.d)
         if isinstance(self.memory, str):
             return problem.d
         least = min(problem.k + width, problem.d)

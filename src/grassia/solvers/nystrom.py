@@ -23,32 +23,31 @@ from typing import Any, ClassVar
 import numpy as np
 
 from grassia import geometry
+from grassia._checks import require_count, require_positive
+from grassia.components import Component
 from grassia.errors import InvalidInput
 from grassia.messages import Array, Query
 from grassia.solvers.base import Arrival, Problem, Solver
 from grassia.solvers.surrogate import Surrogate
-from grassia.worker import Answer, Cache, finite_product, procedure
-from grassia.components import Component
 from grassia.spectrum import lanczos_spread
+from grassia.worker import Answer, Cache, finite_product, procedure
 
 DROP = 1e-14  # what is left of a direction below this is rounding
 
 
 class State:
-    """The server's side of a run; changed in place."""
+    """The server's side of a run; changed in place, for the models are too large to copy."""
 
-    def __init__(self, problem: Problem, E: Array, surrogate: Surrogate, width: int, m: int) -> None:
+    def __init__(self, problem: Problem, E: Array, surrogate: Surrogate) -> None:
         n = problem.n
         self.problem, self.E, self.surrogate = problem, E, surrogate
-        self.width, self.m = width, m
         self.version = 0
         self.values = np.zeros(problem.k)
-        self.bound = -math.inf
-        self.bounds: list[float] = []
+        self.bound = math.nan  # the captured variance is at least this
         self.solved = False
         self.pending: dict[int, Array] = {}
-        self.error = np.full(n, math.inf)  # what the model got wrong at the last answer
-        self.outside = np.ones(n)  # how much of W the model of a component does not contain
+        self.error = np.full(n, math.inf)  # how wrong each model was at its last answer
+        self.outside = np.ones(n)  # how much of W each model does not contain
 
     @property
     def W(self) -> Array:
@@ -57,43 +56,74 @@ class State:
 
 @dataclass(frozen=True)
 class Nystrom(Solver[State]):
-    """The flagship solver.
+    """The flagship solver: no step size, no basin, stragglers welcome.
 
     Parameters
     ----------
     width : int, optional
-        Columns of a query; default k + extra, at most 3k. A product is bound by reading the data for
-        small blocks, so a wider one costs little.
+        Columns of a query; default k + extra. A product with a narrow block is bound by reading the
+        data, so a wider one costs little, and a straggler gives more with each of its rare answers.
     extra : int, optional
-        Directions followed beyond k; default k.
+        Directions followed beyond k; default 2 k.
     memory : int, optional
-        Columns kept for each component, default 12 k (and at least 2 * width + k).
+        Columns kept for each component; default 12 k, less where `budget` forbids.
+    budget : float
+        Bytes the models may take on the server. A run that cannot do with them is refused before it
+        starts; `grassia` and `power` need O(dk).
+    spread_steps : int
+        Lanczos steps by which a worker estimates its lowest eigenvalue, where its component is not known
+        to be positive semidefinite: it is then shifted, which leaves the eigenspace as it is.
     """
 
     width: int | None = None
     extra: int | None = None
     memory: int | None = None
+    budget: float = 4e9
     spread_steps: int = 8
 
     name: ClassVar[str] = "nystrom"
 
-    def sizes(self, d: int, k: int) -> tuple[int, int, int]:
-        """(query width, directions followed, columns kept) for a problem."""
-        extra = k if self.extra is None else self.extra
+    def __post_init__(self) -> None:
+        for name in ("width", "memory"):
+            if getattr(self, name) is not None:
+                require_count(getattr(self, name), f"`{name}`")
+        if self.extra is not None:
+            require_count(self.extra, "`extra`", least=0)
+        require_count(self.spread_steps, "`spread_steps`")
+        require_positive(self.budget, "`budget`")
+
+    def sizes(self, n: int, d: int, k: int) -> tuple[int, int, int]:
+        """(query width, directions followed, columns kept for each component).
+
+        >>> Nystrom().sizes(n=20, d=3072, k=3)
+        (9, 9, 36)
+        """
+        extra = 2 * k if self.extra is None else self.extra
         width = min(d, k + extra if self.width is None else self.width)
-        m = min(d, max(k + extra, width))
-        memory = 12 * k if self.memory is None else self.memory
-        return width, m, min(d, max(memory, k + width))
+        followed = min(d, max(k + extra, width))
+        least = min(d, k + width)
+        kept = min(d, max(least, 12 * k if self.memory is None else self.memory))
+        while Surrogate.nbytes(n, d, min(d, kept + width)) > self.budget and kept > least:
+            kept = max(least, (3 * kept) // 4)
+        needed = Surrogate.nbytes(n, d, min(d, kept + width))
+        if needed > self.budget:
+            raise InvalidInput(
+                f"the models of {n} components with {d} features need {needed:.3g} bytes on the server and "
+                f"`budget` is {self.budget:.3g}. Raise it, or use the solver 'power' or 'grassia'."
+            )
+        return width, followed, kept
 
     def init(self, problem: Problem, W: Array, prepared: Any) -> State:
-        width, m, memory = self.sizes(problem.d, problem.k)
-        surrogate = Surrogate(problem.n, problem.d, min(problem.d, memory + width), problem.weights)
-        rng = np.random.default_rng(np.frombuffer(np.float64(abs(W[0, 0])).tobytes(), dtype=np.uint32))
+        n, d, k = problem.n, problem.d, problem.k
+        width, followed, kept = self.sizes(n, d, k)
+        surrogate = Surrogate(n, d, min(d, kept + width), problem.weights)
         E = W
-        if m > problem.k:
-            more = geometry.orthonormalize(rng.standard_normal((problem.d, m - problem.k)), against=W)
+        if followed > k:
+            # Only the start is random, and it must follow from W for a run to be repeatable.
+            rng = np.random.default_rng(np.frombuffer(np.ascontiguousarray(W[:8]).tobytes(), np.uint32))
+            more = geometry.orthonormalize(rng.standard_normal((d, followed - k)), against=W)
             E = np.hstack([W, more])
-        return State(problem, np.ascontiguousarray(E), surrogate, width, m)
+        return State(problem, np.ascontiguousarray(E), surrogate)
 
     def ask(self, state: State, component: int) -> Query | None:
         V = self._directions(state, component)
@@ -105,42 +135,75 @@ class Nystrom(Solver[State]):
         return Query("apply", {"block": V})
 
     def _directions(self, state: State, i: int) -> Array | None:
+        """What the model of a component lacks of the leading directions, normalised."""
+        width, followed, _ = self.sizes(state.problem.n, state.problem.d, state.problem.k)
         Q = state.surrogate.basis(i)
-        room = min(state.width, state.surrogate.slot - Q.shape[1], state.problem.d - Q.shape[1])
-        if room <= 0:
+        width = min(width, state.surrogate.slot - Q.shape[1])
+        if width == 0:
             return None
-        against = Q if Q.shape[1] else None
-        V = geometry.orthonormalize(state.E, against=against, tol=DROP)[:, :room]
+        V = geometry.orthonormalize(state.E[:, :width], against=Q if Q.shape[1] else None, tol=DROP)
+        if V.shape[1] < width < followed:
+            more = geometry.orthonormalize(state.E[:, width:], against=np.hstack([Q, V]), tol=DROP)
+            V = np.hstack([V, more[:, : width - V.shape[1]]])
         return np.ascontiguousarray(V) if V.shape[1] else None
 
     def tell(self, state: State, arrivals: Sequence[Arrival]) -> State:
-        surrogate, k = state.surrogate, state.problem.k
-        width, m, memory = self.sizes(state.problem.d, k)
+        surrogate = state.surrogate
         for arrival in arrivals:
             i = arrival.component
             V, P = state.pending.pop(i), arrival.arrays["product"]
             if "low" in arrival.scalars:
-                surrogate.shift[i] = max(0.0, -1.1 * float(arrival.scalars["low"] or 0.0))
+                low, high = float(arrival.scalars["low"] or 0.0), float(arrival.scalars["high"] or 0.0)
+                surrogate.shift[i] = max(0.0, 0.05 * (high - low) - low)
             state.error[i] = surrogate.error(i, V, P)
             surrogate.add(i, V, P)
-        if surrogate.rank < m:
-            return state
-        accuracy = self.residual(state)
-        tol = 1e-14 if accuracy is None else max(1e-14, min(1e-3, 1e-2 * accuracy / self.scale(state)))
-        guess = state.E if state.solved else None
-        values, state.E = surrogate.leading(m, guess, tol)
-        state.solved = True
-        state.values = values
-        state.bound = float(np.sum(values[:k])) - k * float(state.problem.weights @ surrogate.shift)
-        state.bounds.append(state.bound)
+        _, followed, _ = self.sizes(state.problem.n, state.problem.d, state.problem.k)
+        if surrogate.rank >= followed:
+            self._solve(state, followed)
         for arrival in arrivals:
-            i = arrival.component
-            if surrogate.size[i] > memory:
-                surrogate.compress(i, np.hstack([state.E, surrogate.basis(i)[:, ::-1]]), memory)
-            Q = surrogate.basis(i)
-            state.outside[i] = float(np.linalg.norm(state.W - Q @ (Q.T @ state.W), 2))
-        state.version += 1
+            self._trim(state, arrival.component)
+        if state.version % max(1, state.problem.n // 8) == 0:
+            for i in range(state.problem.n):
+                self._look(state, i)
         return state
+
+    def refine(self, state: State) -> State:
+        if state.solved:
+            self._solve(state, state.E.shape[1], exactly=True)
+            for i in range(state.problem.n):
+                self._look(state, i)
+        return state
+
+    def _solve(self, state: State, followed: int, exactly: bool = False) -> None:
+        k, surrogate = state.problem.k, state.surrogate
+        accuracy = self.residual(state)
+        tol = 1e-14
+        if accuracy is not None and not exactly:
+            # The small problem need be no better than what it is made of.
+            tol = max(tol, min(1e-3, 1e-3 * accuracy / self.scale(state)))
+        values, E = surrogate.leading(followed, state.E if state.solved else None, tol)
+        state.E, state.values, state.solved = E, values, True
+        if state.problem.positive or np.isfinite(state.error).all():
+            # Without the shift of every component the model need not be a minorant yet.
+            state.bound = float(np.sum(values[:k])) - k * float(state.problem.weights @ surrogate.shift)
+        state.version += 1
+
+    def _trim(self, state: State, i: int) -> None:
+        """Compress a model that has grown too large, keeping what matters to the iterate first."""
+        width, _, kept = self.sizes(state.problem.n, state.problem.d, state.problem.k)
+        surrogate = state.surrogate
+        q = int(surrogate.size[i])
+        if kept < q < state.problem.d:
+            seen = surrogate.fit(i, state.E)
+            latest_first = np.eye(q)[:, ::-1]
+            k = state.problem.k
+            order = [seen[:, :k], latest_first[:, :width], seen[:, k:], latest_first[:, width:]]
+            surrogate.compress(i, np.hstack(order), kept)
+        self._look(state, i)
+
+    def _look(self, state: State, i: int) -> None:
+        Q = state.surrogate.basis(i)
+        state.outside[i] = float(np.linalg.norm(state.W - Q @ (Q.T @ state.W), 2))
 
     def version(self, state: State) -> int:
         return state.version
@@ -154,11 +217,14 @@ class Nystrom(Solver[State]):
         return float(state.problem.weights @ (state.error * state.outside))
 
     def scale(self, state: State) -> float:
-        return max(float(np.max(np.abs(state.values))), np.finfo(np.float64).tiny)
+        return max(float(np.max(np.abs(state.values))), float(np.finfo(np.float64).tiny))
+
+    def lower_bound(self, state: State) -> float:
+        return state.bound
 
     def restart(self, state: State, W: Array) -> State:
-        E = geometry.orthonormalize(np.hstack([W, state.E]))[:, : state.m]
-        state.E = np.ascontiguousarray(E)
+        E = geometry.orthonormalize(np.hstack([W, state.E]))[:, : state.E.shape[1]]
+        state.E = np.ascontiguousarray(np.hstack([W, geometry.orthonormalize(E, against=W)])[:, : E.shape[1]])
         state.version += 1
         return state
 

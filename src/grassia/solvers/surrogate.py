@@ -38,6 +38,7 @@ class Surrogate:
         self.Q = np.zeros((d, n * slot), order="F")
         self.Y = np.zeros((d, n * slot), order="F")
         self.F = np.zeros((n, slot, slot))
+        self._H = np.zeros((n, slot, slot))
         self._YY = np.zeros((n * slot, n * slot))
         self._K = np.zeros((n * slot, n * slot))
 
@@ -60,8 +61,8 @@ class Surrogate:
 
     def error(self, i: int, V: Array, P: Array) -> float:
         """`||(A_i - Ahat_i) V||`: how wrong the model was about what it has now been told."""
-        Y, F = self.products(i), self._factor(i)
-        return float(np.linalg.norm(P + self.shift[i] * V - Y @ (F @ (F.T @ (Y.T @ V))) / self.weights[i], 2))
+        wrong = P + self.shift[i] * V - self.products(i) @ self.fit(i, V)
+        return float(np.linalg.norm(wrong, 2))
 
     def _factor(self, i: int) -> Array:
         q = int(self.size[i])
@@ -73,11 +74,21 @@ class Surrogate:
         fresh = slice(start, start + V.shape[1])
         self.Q[:, fresh] = V
         self.Y[:, fresh] = P + self.shift[i] * V
+        self._extend(i, V, self.Y[:, fresh])
         self.size[i] += V.shape[1]
-        self._touch(i, fresh)
+        self._touch(fresh)
         self._refactor(i)
 
-    def _touch(self, i: int, columns: slice) -> None:
+    def _extend(self, i: int, V: Array, P: Array) -> None:
+        """`H_i = Q_i' Y_i` with one block more."""
+        q, w = int(self.size[i]), V.shape[1]
+        cross = self.basis(i).T @ P
+        self._H[i, :q, q : q + w] = cross
+        self._H[i, q : q + w, :q] = cross.T
+        corner = V.T @ P
+        self._H[i, q : q + w, q : q + w] = (corner + corner.T) / 2.0
+
+    def _touch(self, columns: slice) -> None:
         """Renew the Gram matrix where these columns meet the others."""
         rows = self.Y.T @ self.Y[:, columns]
         self._YY[:, columns] = rows
@@ -85,9 +96,7 @@ class Surrogate:
 
     def _refactor(self, i: int) -> None:
         q = int(self.size[i])
-        mine = self.columns(i)
-        H = self.Q[:, mine].T @ self.Y[:, mine]
-        s, U = np.linalg.eigh((H + H.T) / 2.0)
+        s, U = np.linalg.eigh(self._H[i, :q, :q])
         if s[0] < -1e-12 * max(abs(s[-1]), EPS):
             self._raise_shift(i, -2.0 * float(s[0]))
             return
@@ -102,7 +111,9 @@ class Surrogate:
         self.shift[i] += more
         mine = self.columns(i)
         self.Y[:, mine] += more * self.Q[:, mine]
-        self._touch(i, mine)
+        q = int(self.size[i])
+        self._H[i, :q, :q] += more * np.eye(q)
+        self._touch(mine)
         self._refactor(i)
 
     def _renew(self, i: int) -> None:
@@ -114,10 +125,18 @@ class Surrogate:
         self._K[:, mine] = block
         self._K[mine, :] = block.T
 
-    def compress(self, i: int, wanted: Array, size: int) -> None:
-        """Keep `size` columns: the leading directions of `Q_i' wanted`, in their order. A rotation."""
+    def fit(self, i: int, X: Array) -> Array:
+        """`H_i^+ Y_i' X`: the coefficients in `Q_i` by which the model sees `X`.
+
+        `X' Ahat_i X` depends on them alone, so a compression that keeps them leaves it as it was.
+        """
+        F = self._factor(i)
+        return np.asarray(F @ (F.T @ (self.products(i).T @ X)) / self.weights[i])
+
+    def compress(self, i: int, coefficients: Array, size: int) -> None:
+        """Keep `size` columns of `Q_i`, by the given directions in their order. A rotation."""
         mine = self.columns(i)
-        R = geometry.orthonormalize(self.Q[:, mine].T @ wanted, tol=1e-12)[:, :size]
+        R = ordered_basis(coefficients)[:, :size]
         q, r = int(self.size[i]), R.shape[1]
         base = i * self.slot
         kept, gone = slice(base, base + r), slice(base + r, base + q)
@@ -133,6 +152,9 @@ class Surrogate:
         self._YY[:, kept] = turned
         self._YY[kept, :] = turned.T
         self.size[i] = r
+        turned = R.T @ self._H[i, :q, :q] @ R
+        self._H[i] = 0.0
+        self._H[i, :r, :r] = (turned + turned.T) / 2.0
         self._refactor(i)
 
     def leading(self, m: int, guess: Array | None, tol: float) -> tuple[Array, Array]:
@@ -148,12 +170,12 @@ class Surrogate:
     def _lift(self, C: Array) -> Array:
         """Coefficients in the columns of `B` -> in the columns of `Y`."""
         blocks = C.reshape(self.n, self.slot, -1)
-        return np.matmul(self.F, blocks).reshape(self.n * self.slot, -1)
+        return np.asarray(np.matmul(self.F, blocks)).reshape(self.n * self.slot, -1)
 
     def _lower(self, C: Array) -> Array:
         """`Y'x -> B'x`."""
         blocks = C.reshape(self.n, self.slot, -1)
-        return np.matmul(self.F.transpose(0, 2, 1), blocks).reshape(self.n * self.slot, -1)
+        return np.asarray(np.matmul(self.F.transpose(0, 2, 1), blocks)).reshape(self.n * self.slot, -1)
 
     @property
     def rank(self) -> int:
@@ -193,4 +215,16 @@ class Surrogate:
             if np.linalg.norm(residual) <= tol * values[-1]:
                 break
             block = C
-        return C
+        return np.asarray(C)
+
+
+def ordered_basis(M: Array, tol: float = 1e-12) -> Array:
+    """Orthonormal columns whose first j span the first j columns of `M`, dependent ones left out."""
+    Q, R = np.linalg.qr(M)
+    lengths = np.linalg.norm(M[:, : R.shape[0]], axis=0)
+    kept = np.abs(np.diag(R)) > tol * np.maximum(lengths, EPS)
+    if kept.all() and R.shape[0] == M.shape[1]:
+        return np.asarray(Q)
+    # A dependent column was given a direction of its own that later ones then miss: leave it out.
+    rest = np.hstack([M[:, : R.shape[0]][:, kept], M[:, R.shape[0] :]])
+    return ordered_basis(rest, tol) if rest.shape[1] < M.shape[1] else np.asarray(Q)

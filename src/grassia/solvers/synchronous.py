@@ -61,7 +61,7 @@ class State(Generic[MethodT]):
 
 
 class Synchronous(Solver[State[MethodT]], Generic[MethodT]):
-    """Base of the synchronous solvers: they only say which block to ask first, and what to make of products."""
+    """Base of the synchronous solvers, which only say what to ask first and what to make of products."""
 
     # -- what a method says -----------------------------------------------------------------------
 
@@ -116,6 +116,9 @@ class Synchronous(Solver[State[MethodT]], Generic[MethodT]):
         values = np.zeros(1) if state.values is None else state.values
         return max(float(np.mean(np.abs(values))), float(np.finfo(np.float64).tiny))
 
+    def lower_bound(self, state: State[MethodT]) -> float:
+        return float("nan") if state.values is None else float(np.sum(state.values))
+
     def sweep_done(self, state: State[MethodT], product: Array) -> State[MethodT]:
         # Answers of an unfinished round that came in meanwhile were thrown away: ask for all of it again.
         current = state.round
@@ -149,6 +152,16 @@ def widened(basis: Array, width: int, seed: int | Sequence[int]) -> Array:
         return basis
     noise = np.random.default_rng(seed).standard_normal((d, more))
     return np.hstack([basis, geometry.orthonormalize(noise, against=basis)])
+
+
+def polished(Q: Array, Y: Array) -> tuple[Array, Array]:
+    """A nearly orthonormal basis made orthonormal again, its products turned along.
+
+    A basis that is turned round after round loses a little orthonormality each time; after some hundred
+    rounds the defect is thirty times as large without this.
+    """
+    turn = 1.5 * np.eye(Q.shape[1]) - 0.5 * (Q.T @ Q)
+    return Q @ turn, Y @ turn
 
 
 def residual_norm(W: Array, product: Array, values: Array) -> float:
