@@ -240,3 +240,55 @@ def test_converged_is_never_claimed_falsely_under_staleness(block):
     assert exceeded == 0
     assert Status.CONVERGED in statuses
     assert len(statuses) > 1
+
+
+@pytest.mark.parametrize("offset", [1e4, 1e6, 1e8, 1e10, 1e12])
+def test_digits_lost_far_from_the_origin_are_allowed_for(offset):
+    """The data are exact as given; what their offset costs must be in the bounds."""
+    X = np.random.default_rng(1).standard_normal((200, 10)) * np.r_[3, 2.5, np.ones(8)] + offset
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        result = grassia.eigenspace(grassia.from_rows(X, 4), 2, rng=0)
+    Y = X - X[0]  # exact: the differences are small multiples of the spacing there
+    Y = Y - Y.mean(axis=0)
+    values, vectors = np.linalg.eigh(Y.T @ Y / 200)
+    values, vectors = values[::-1], vectors[:, ::-1]
+    certificate = result.certificate
+    sine = projection_distance(result.vectors, vectors[:, :2])
+    assert sine <= certificate.sin_theta.value
+    assert (np.abs(values[:2] - certificate.values) <= certificate.eigenvalue_errors).all()
+    assert not (result.converged and sine > 1e-6)
+    if offset <= 1e6:
+        assert result.converged
+
+
+def test_parts_far_larger_than_their_sum_are_allowed_for():
+    rng = np.random.default_rng(0)
+    A = matrix(np.r_[3.0, 2.0, np.linspace(1.0, 0.0, 28)], rng)
+    B = rng.standard_normal((30, 30)) * 1e6
+    B = B + B.T
+    result = grassia.eigenspace([A + B, A - B], 2, rng=0, tol=1e-4, solver="nystrom")
+    total = ((A + B) + (A - B)) / 2
+    values, vectors = np.linalg.eigh(total)
+    values, vectors = values[::-1], vectors[:, ::-1]
+    certificate = result.certificate
+    assert certificate.rounding > 1e-10
+    assert (np.abs(values[:2] - certificate.values) <= certificate.eigenvalue_errors).all()
+    assert projection_distance(result.vectors, vectors[:, :2]) <= certificate.sin_theta.value
+
+
+def test_a_matrix_that_is_hardly_symmetric_is_not_certified_beyond_that():
+    A = np.diag([2.0, 2, 1, 1, 1, 1]).astype(np.float16)
+    A[0, 1] = 0.003
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        result = grassia.eigenspace(A, 1, tol=1e-2, rng=0)
+    assert not result.converged
+
+
+@pytest.mark.parametrize(
+    "options", [{"probes": 0}, {"probes": 2.5}, {"max_sweeps": 0}, {"confidence": 1.0}, {"confidence": -5}]
+)
+def test_a_certifier_that_makes_no_sense_is_refused(options):
+    with pytest.raises(grassia.InvalidInput, match=next(iter(options))):
+        Certifier(**options)

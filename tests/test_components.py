@@ -202,7 +202,7 @@ def test_a_symmetric_matrix_applies_as_itself(rng, dtype, kind):
     component = MatrixComponent(data)
     close(component.apply(V), A.astype("f8") @ V)
     moments = component.moments()
-    assert moments == Moments(300, None, None, moments.trace, False)
+    assert moments == Moments(300, None, None, moments.trace, False, moments.noise)
     assert moments.trace == pytest.approx(np.trace(A.astype("f8")))
 
 
@@ -646,3 +646,10 @@ def test_a_block_of_the_wrong_shape_or_kind_is_refused(V):
 def test_a_mean_of_the_wrong_shape_is_refused():
     with pytest.raises(InvalidInput, match=r"mean must have shape \(3,\); got \(2,\)"):
         RowsComponent(np.eye(3)).recenter(np.zeros(2))
+
+
+def test_integers_that_float64_cannot_hold_are_refused():
+    rows = np.array([[2**62, 1], [2**62 + 1, 5], [2**62 + 2, 2]])
+    with pytest.raises(InvalidComponent, match=r"2\*\*53"):
+        RowsComponent(rows).moments()
+    RowsComponent(rows - np.array([2**62, 0])).moments()

@@ -6,10 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
-from problems import Dense, gaussian_rows, heterogeneous, leading_of_rows
 from sklearn.exceptions import ConvergenceWarning
-from test_certificate import check, random_problem
-from test_steps import PROBLEMS, WORLDS
 
 import grassia
 from grassia.backends import Processes, Serial, Simulated, Threads
@@ -19,6 +16,9 @@ from grassia.geometry import projection_distance
 from grassia.result import Status
 from grassia.solvers import Nystrom
 from grassia.solvers.surrogate import Surrogate, ordered_basis
+from problems import Dense, gaussian_rows, heterogeneous, leading_of_rows
+from test_certificate import check, random_problem
+from test_steps import PROBLEMS, WORLDS
 
 
 def positive_matrices(n: int, d: int, rank: int, seed: int) -> list[np.ndarray]:
@@ -125,8 +125,14 @@ def test_it_converges_everywhere_to_near_rounding(name, world):
     problem = PROBLEMS[name]
     backend, _ = WORLDS[world](len(problem.components))
     result = grassia.eigenspace(
-        problem.components, 3, weights=problem.weights, backend=backend, rng=0, tol=1e-9,
-        solver="nystrom", max_passes=200,
+        problem.components,
+        3,
+        weights=problem.weights,
+        backend=backend,
+        rng=0,
+        tol=1e-9,
+        solver="nystrom",
+        max_passes=200,
     )
     assert result.converged, result.summary()
     assert projection_distance(result.vectors, problem.leading(3)) <= 1e-9
@@ -146,7 +152,11 @@ def test_the_lower_bound_never_decreases_and_never_exceeds_the_optimum(solver, s
     X = gaussian_rows(1800, 80, 3, seed=3)
     best = np.linalg.eigvalsh(np.cov(X.T, bias=True))[::-1][:3].sum()
     result = grassia.eigenspace(
-        grassia.from_rows(X, 9), 3, rng=0, tol=1e-9, solver=ROWS[solver],
+        grassia.from_rows(X, 9),
+        3,
+        rng=0,
+        tol=1e-9,
+        solver=ROWS[solver],
         backend=Simulated(service, seed=4, faults="crash:2@3"),
     )
     assert result.converged
@@ -170,7 +180,12 @@ def test_it_reaches_the_rounding_level():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         grassia.eigenspace(
-            grassia.from_rows(X, 8), 3, rng=0, tol=1e-15, callbacks=watch, solver="nystrom",
+            grassia.from_rows(X, 8),
+            3,
+            rng=0,
+            tol=1e-15,
+            callbacks=watch,
+            solver="nystrom",
             backend=Simulated(LogNormal(), seed=1),
         )
     assert min(closest) <= 1e-13
@@ -181,7 +196,11 @@ def test_an_iterate_inside_every_model_is_an_eigenspace():
     X = gaussian_rows(600, 30, 2, seed=6)
     states = []
     grassia.eigenspace(
-        grassia.from_rows(X, 4), 2, rng=0, tol=1e-12, solver="nystrom",
+        grassia.from_rows(X, 4),
+        2,
+        rng=0,
+        tol=1e-12,
+        solver="nystrom",
         callbacks=lambda progress: states.append(progress._server.state) and None,
     )
     state = states[-1]
@@ -199,7 +218,7 @@ def test_a_lost_worker_leaves_its_model_behind():
     worst = []
 
     def watch(progress):
-        if 8.0 < progress.time < 30.0 and progress.version:
+        if 4.5 < progress.time < 35.0 and progress.version:
             worst.append(projection_distance(progress.vectors, leading_of_rows(X, 3)))
 
     result = grassia.eigenspace(
@@ -208,7 +227,8 @@ def test_a_lost_worker_leaves_its_model_behind():
     assert result.converged
     assert result.history.count("worker lost") == 1
     assert worst
-    assert max(worst) < 0.3  # without the component altogether the space is another one
+    others = leading_of_rows(np.delete(X, slice(150, 300), axis=0), 3)
+    assert max(worst) < 0.01 * projection_distance(others, leading_of_rows(X, 3))
 
 
 STORM = ["crash:1@3", "corrupt:2@4", "duplicate:0@2", "error:3@2"]
@@ -245,7 +265,12 @@ def test_converged_is_never_claimed_falsely(block):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             result = grassia.eigenspace(
-                components, k, rng=seed, tol=1e-8, max_passes=200, solver="nystrom",
+                components,
+                k,
+                rng=seed,
+                tol=1e-8,
+                max_passes=200,
+                solver="nystrom",
                 backend=Simulated(service, seed=seed),
             )
         values, vectors = np.linalg.eigh(sum(components) / len(components))
@@ -287,7 +312,9 @@ def test_a_budget_too_small_is_refused_before_any_product():
     seen = []
     with pytest.raises(InvalidInput, match=r"need .* bytes on the server .* 'power' or 'grassia'"):
         grassia.eigenspace(
-            positive_matrices(4, 30, 5, 0), 3, solver=Nystrom(budget=1000.0),
+            positive_matrices(4, 30, 5, 0),
+            3,
+            solver=Nystrom(budget=1000.0),
             callbacks=lambda progress: seen.append(progress.version) and None,
         )
     assert not any(seen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -149,3 +150,29 @@ def test_weights_and_start_survive_in_the_log(tmp_path):
     )
     again = grassia.replay(log, problem.components)
     assert again.vectors.tobytes() == recorded.vectors.tobytes()
+
+
+@pytest.mark.parametrize("line", ["3", "{}", '{"t": 1, "w": 0, "m": [["reply", 1]]}'])
+def test_a_damaged_log_is_refused_with_its_name(rows, tmp_path, line):
+    log = tmp_path / "run.jsonl"
+    grassia.eigenspace(grassia.from_rows(rows, 4), K, record=log, rng=0)
+    lines = log.read_text().splitlines()
+    log.write_text("\n".join([*lines[:4], line, *lines[4:]]))
+    with pytest.raises(InvalidInput, match=r"run\.jsonl"):
+        grassia.replay(log, grassia.from_rows(rows, 4))
+
+
+def test_a_log_that_says_another_end_is_noticed(rows, tmp_path):
+    log = tmp_path / "run.jsonl"
+    grassia.eigenspace(grassia.from_rows(rows, 4), K, record=log, rng=0)
+    log.write_text(log.read_text().replace('"end": "CONVERGED"', '"end": "STALLED"'))
+    with pytest.raises(ReplayMismatch, match="ended as STALLED"):
+        grassia.replay(log, grassia.from_rows(rows, 4))
+
+
+def test_a_disk_that_is_full_does_not_cost_the_run(rows):
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    with pytest.warns(UserWarning, match="recording to /dev/full stopped"):
+        result = grassia.eigenspace(grassia.from_rows(rows, 4), K, record="/dev/full", rng=0)
+    assert result.converged

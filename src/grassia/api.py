@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
+import threading
 import warnings
+import weakref
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,9 @@ from grassia.result import History, Result, Status
 from grassia.run import Callback, run, statistics
 from grassia.server import Limits, Server
 from grassia.solvers import Solver
+
+_in_use: weakref.WeakSet[Backend] = weakref.WeakSet()
+_in_use_lock = threading.Lock()
 
 
 def eigenspace(
@@ -75,8 +80,8 @@ def eigenspace(
     max_passes : float
         Give up after so many passes over the components.
     time_limit : float, optional
-        Give up after so many seconds of the back-end's clock (plus up to a quarter more for a last
-        certificate).
+        Give up after so many seconds of the back-end's clock; a last certificate may take a quarter (and
+        at least one second) more.
     certifier : Certifier, optional
         How hard to certify.
     record : path, optional
@@ -109,6 +114,10 @@ def eigenspace(
     start = None if v0 is None else _check_start(v0, k)
     hooks = _check_callbacks(callbacks)
     recorder = None if record is None else Recorder(record)
+    with _in_use_lock:
+        if engine in _in_use:
+            raise InvalidInput("this back-end object is in use by another run; give each run its own.")
+        _in_use.add(engine)
     try:
         engine.start(loaders)
         server = Server(
@@ -128,6 +137,8 @@ def eigenspace(
         result = run(server, engine, loaders, callbacks=hooks, time_limit=time_limit, recorder=recorder)
     finally:
         engine.close()
+        with _in_use_lock:
+            _in_use.discard(engine)
         if recorder is not None:
             recorder.close()
     result.stats.update(seed=seed, solver_reason=reason, tol=float(tol))
@@ -148,17 +159,20 @@ def replay(log: str | Path | Log, components: Any) -> Result:
     engine.start(loaders)
     generator = np.random.Generator(getattr(np.random, header["rng"]["bit_generator"])())
     generator.bit_generator.state = header["rng"]
-    server = Server(
-        _solver_from(header["solver"]),
-        header["k"],
-        engine.groups,
-        weights=decode_array(header["weights"]),
-        tol=header["tol"],
-        v0=decode_array(header["v0"]),
-        rng=generator,
-        certifier=Certifier(**header["certifier"]),
-        limits=Limits(**header["limits"]),
-    )
+    try:
+        server = Server(
+            _solver_from(header["solver"]),
+            header["k"],
+            engine.groups,
+            weights=decode_array(header["weights"]),
+            tol=header["tol"],
+            v0=decode_array(header["v0"]),
+            rng=generator,
+            certifier=Certifier(**header["certifier"]),
+            limits=Limits(**header["limits"]),
+        )
+    except (KeyError, TypeError) as error:
+        raise InvalidInput(f"{recorded.path} is damaged: its header lacks {error}.") from error
     replay_loop(server, engine)
     return server.result(statistics(server, engine))
 

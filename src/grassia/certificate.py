@@ -27,13 +27,15 @@ All are subject to rounding, for which an explicit allowance is added.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg import solve_triangular
 
 from grassia import geometry
+from grassia._checks import require_count
+from grassia.errors import InvalidInput
 from grassia.messages import Array
 
 
@@ -59,7 +61,7 @@ class Certificate:
     tol : float
         The sine asked for.
     values : ndarray (k,)
-        Ritz values, descending: rigorous lower bounds of the k leading eigenvalues.
+        Ritz values, descending: rigorous lower bounds of the k leading eigenvalues, up to `rounding`.
     residual_norm : float
         Spectral norm of `AW - W(W'AW)`, plus the allowance for rounding. Rigorous.
     residuals : ndarray (k,)
@@ -67,7 +69,8 @@ class Certificate:
     eigenvalue_errors : ndarray (k,)
         Upper bounds on `lambda_i - values[i]`; as trustworthy as `next_value` is.
     captured : float
-        `trace(W'AW)`: a rigorous lower bound of the best possible captured variance.
+        `trace(W'AW)`: a rigorous lower bound of the best possible captured variance, up to k times
+        `rounding`.
     total : float or None
         The exact trace of A; None where a component cannot tell.
     next_lower : float
@@ -180,6 +183,13 @@ class Certifier:
     max_sweeps: int = 40
     confidence: float = 0.999
 
+    def __post_init__(self) -> None:
+        if self.probes is not None:
+            require_count(self.probes, "`probes`")
+        require_count(self.max_sweeps, "`max_sweeps`")
+        if not 0.0 < float(self.confidence) < 1.0:
+            raise InvalidInput(f"`confidence` must lie strictly between 0 and 1; got {self.confidence!r}.")
+
     def width(self, d: int, k: int) -> int:
         """Columns of the probing block."""
         wanted = max(8, k) if self.probes is None else self.probes
@@ -208,6 +218,7 @@ def certify(
     *,
     total: float | None = None,
     positive: bool = False,
+    noise: Callable[[], float] | None = None,
     certifier: Certifier | None = None,
 ) -> Generator[Array, Array, Outcome]:
     """Certify the best of the candidates (orthonormal d x k each); see the module's text.
@@ -222,6 +233,8 @@ def certify(
         The exact trace of A.
     positive : bool
         Whether A is known to be positive semidefinite.
+    noise : callable, optional
+        Gives what the products may be off by, beyond rounding at the size of A itself.
 
     Examples
     --------
@@ -247,7 +260,7 @@ def certify(
     AW = product[:, choice * k : (choice + 1) * k]
     values, turn = geometry.ritz(candidates[choice], AW)
     W, AW = candidates[choice] @ turn, AW @ turn
-    explored = _Explored(W, AW, values, total if positive else None, certifier.confidence)
+    explored = _Explored(W, AW, values, total if positive else None, certifier.confidence, noise)
     explored.start(probe, product[:, len(candidates) * k :])
     sweeps = 1
     while True:
@@ -271,9 +284,18 @@ def certify(
 class _Explored:
     """A block Krylov space of `M = (I - WW') A (I - WW')`, kept with its products."""
 
-    def __init__(self, W: Array, AW: Array, values: Array, trace: float | None, confidence: float) -> None:
+    def __init__(
+        self,
+        W: Array,
+        AW: Array,
+        values: Array,
+        trace: float | None,
+        confidence: float,
+        noise: Callable[[], float] | None,
+    ) -> None:
         self.W, self.AW, self.values, self.trace = W, AW, values, trace
         self.confidence = confidence
+        self._noise = noise
         self.d, self.k = int(W.shape[0]), int(W.shape[1])
         self.R = AW - W @ (W.T @ AW)
         self.R -= W @ (W.T @ self.R)
@@ -317,7 +339,8 @@ class _Explored:
 
     @property
     def rounding(self) -> float:
-        return 4.0 * float(np.finfo(np.float64).eps) * math.sqrt(self.d) * self.scale
+        own = 4.0 * float(np.finfo(np.float64).eps) * math.sqrt(self.d) * self.scale
+        return own if self._noise is None else own + self._noise()
 
     def next_block(self) -> Array | None:
         """The next Krylov block, or None when there is nothing left to explore."""

@@ -56,6 +56,9 @@ class Moments:
         unknown.
     positive : bool
         Whether the operator is known to be positive semidefinite.
+    noise : float
+        How far products may be from those of an exact symmetric operator, beyond rounding at the
+        operator's own size: the part of a matrix that is not symmetric, digits lost far from the origin.
     """
 
     n_features: int
@@ -63,6 +66,7 @@ class Moments:
     mean: Float | None
     trace: float | None
     positive: bool
+    noise: float = 0.0
 
 
 class Component(ABC):
@@ -175,7 +179,8 @@ class MatrixComponent(Component):
     Notes
     -----
     The full check, in `moments`, costs one pass over the entries. Symmetry is tested relative to
-    the largest entry: 1e-10 for float64, 1e-5 for float32, 1e-2 for float16.
+    the largest entry: 1e-10 for float64, 1e-5 for float32, 2e-3 for float16. What there is of it
+    counts as `noise`, so that a certificate allows for it.
 
     Examples
     --------
@@ -204,10 +209,11 @@ class MatrixComponent(Component):
             raise InvalidComponent(
                 f"the matrix must be symmetric; the largest |A - A.T| is {scan.gap:.3g} at "
                 f"{scan.at}, beside a largest entry of {scan.largest:.3g}; "
-                "use (A + A.T) / 2 if the difference is noise"
+                "use (A + A.T) / 2 if the difference is noise, or grassia.from_rows if these are data rows"
             )
         trace = float(A.diagonal().sum(dtype=np.float64))
-        return Moments(self.n_features, None, None, trace, False)
+        # A matrix whose entries differ from their mirror by g is within g d of a symmetric one.
+        return Moments(self.n_features, None, None, trace, False, scan.gap * self.n_features)
 
     def _product(self, V: Float) -> Float:
         A = self._matrix
@@ -287,11 +293,14 @@ class RowsComponent(Component):
             sums = gram.dense_row_sums(self._rows, self.center, tile_rows=self._tile(1))
         if not np.isfinite(sums.squares):
             raise InvalidComponent(_checks.bad_rows(self._rows))
+        _checks.require_exact_integers(self._rows)
         trace = sums.squares / self.n_rows
         mean = sums.mean
         if mean is not None and not self._sparse and float(mean @ mean) > _LARGE_OFFSET * trace:
             self._buffered = True
-        return Moments(d, float(self.n_rows), mean, trace, True)
+        offset = 0.0 if mean is None else float(np.finfo(np.float64).eps * np.linalg.norm(mean))
+        noise = 4.0 * offset * float(np.sqrt(trace)) + offset**2
+        return Moments(d, float(self.n_rows), mean, trace, True, noise)
 
     def _product(self, V: Float) -> Float:
         mean = self.moments().mean if self.center else None
@@ -444,7 +453,8 @@ class SumComponent(Component):
         known = [t for t in traces if t is not None]
         trace = float(self._weights @ np.array(known)) if len(known) == len(found) else None
         positive = all(m.positive for m in found)
-        return Moments(self.n_features, sum(counts) if counted else None, mean, trace, positive)
+        noise = float(self._weights @ np.array([m.noise for m in found]))
+        return Moments(self.n_features, sum(counts) if counted else None, mean, trace, positive, noise)
 
     def _product(self, V: Float) -> Float:
         self.moments()

@@ -35,6 +35,7 @@ class Proposals:
         self._refreshed: set[int] = set()
         self._mark = (math.inf, 0)  # the best residual that counted as progress, and when
         self._stalls = 0
+        self._refused = False
 
     def heard(self, component: int) -> None:
         """A component has answered at an iterate of the current stretch."""
@@ -42,7 +43,7 @@ class Proposals:
 
     def due(self, residual: float, scale: float, replies: int) -> bool:
         """Whether to certify now: every component was heard, and the estimate is small or stuck."""
-        if math.isnan(self.target):
+        if not self._refused:  # the scale is known better and better; a certificate knows the gap
             self.target = self.tol * scale
         if residual < 0.9 * self._mark[0]:
             self._mark = (residual, replies)
@@ -64,17 +65,17 @@ class Proposals:
         least = 2.0 * certificate.rounding  # no residual can be brought below this
         at_floor = certificate.residual_norm <= 5.0 * least
         optimistic = certificate.optimistic_gap
-        if self.tol * outcome.gap_upper <= least:
-            return Status.GAP_TOO_SMALL  # no residual there can be would do
         if optimistic > 0.0 and certificate.residual_norm <= 0.25 * self.tol * optimistic:
             return Status.GAP_TOO_SMALL  # good enough, but the sweeps could not certify the gap
-        hopeless = at_floor and optimistic > 0.0 and least > self.tol * optimistic
+        # Either no residual there can be would do, or this one is as small as it gets.
+        hopeless = self.tol * outcome.gap_upper <= least
+        hopeless |= at_floor and optimistic > 0.0 and least > self.tol * optimistic
         if not hopeless and self._stalls < 2:
             return None
         scale = float(np.max(np.abs(certificate.values)))
-        if abs(optimistic) < 1e-3 * scale:
+        if abs(optimistic) <= 1e-3 * scale:
             return Status.GAP_TOO_SMALL
-        return Status.PRECISION if at_floor else Status.STALLED
+        return Status.PRECISION if at_floor or hopeless else Status.STALLED
 
     def wrong_space(self, outcome: Outcome) -> bool:
         """Whether a direction outside the iterate was found that carries more than one inside."""
@@ -85,6 +86,7 @@ class Proposals:
 
     def go_on(self, outcome: Outcome, replies: int) -> None:
         """Aim lower after a refused certificate, by what it says of the gap."""
+        self._refused = True
         certificate = outcome.certificate
         gap = max(certificate.gap.value, 0.25 * certificate.optimistic_gap)
         wanted = 0.5 * self.tol * gap if gap > 0.0 else 0.1 * self.target

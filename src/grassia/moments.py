@@ -32,6 +32,7 @@ class PooledMoments:
         self._given = None if weights is None else np.asarray(weights, dtype=np.float64)
         self._counts = np.full(n, np.nan)
         self._traces = np.full(n, np.nan)
+        self._noises = np.zeros(n)
         self._seen = np.zeros(n, dtype=bool)
         self._positive = True
         self._centred: bool | None = None
@@ -61,6 +62,7 @@ class PooledMoments:
         count, trace = scalars["count"], scalars["trace"]
         self._counts[i] = np.nan if count is None else float(count)
         self._traces[i] = np.nan if trace is None else float(trace)
+        self._noises[i] = float(scalars.get("noise") or 0.0)
         self._positive &= bool(scalars["positive"])
         mean = arrays.get("mean")
         if self._centred is None:
@@ -85,8 +87,8 @@ class PooledMoments:
         self._first += weights[:, None] * offset
         self._second += weights * float(offset @ offset)
 
-    def finish(self) -> tuple[Array, float | None, bool]:
-        """(weights, exact trace or None, whether A is known to be positive semidefinite)."""
+    def finish(self) -> tuple[Array, float | None, bool, float]:
+        """(weights, exact trace or None, whether A is known to be positive semidefinite, noise)."""
         counted = not np.isnan(self._counts).any()
         if self._given is not None:
             raw, which = self._given, 0
@@ -106,4 +108,9 @@ class PooledMoments:
             self.mean = self._reference + shift
             if total is not None:
                 total += max(0.0, float(self._second[which]) / size - float(shift @ shift))
-        return weights, total, self._positive
+        noise = float(weights @ self._noises)
+        if self.mean is not None and total is not None:
+            # Differences of the shards' means lose the digits that the mean itself takes.
+            offset = float(np.finfo(np.float64).eps * np.linalg.norm(self.mean))
+            noise += 4.0 * offset * float(np.sqrt(total)) + offset**2
+        return weights, total, self._positive, noise

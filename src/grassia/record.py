@@ -10,8 +10,10 @@ other, in the recorded order.
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import json
+import warnings
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,6 +43,7 @@ class Recorder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._same_turn = False
+        self._broken = False
         try:
             self._file: IO[str] = self.path.open("w", encoding="utf-8")
         except OSError as error:
@@ -70,11 +73,20 @@ class Recorder:
         self.close()
 
     def _write(self, line: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(line) + "\n")
-        self._file.flush()
+        if self._broken:
+            return
+        try:
+            self._file.write(json.dumps(line) + "\n")
+            self._file.flush()
+        except OSError as error:  # a full disk must not cost the run
+            self._broken = True
+            warnings.warn(
+                f"recording to {self.path} stopped: {error.strerror}; the run goes on.", stacklevel=2
+            )
 
     def close(self) -> None:
-        self._file.close()
+        with contextlib.suppress(OSError):  # what could not be flushed was reported
+            self._file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -123,6 +135,8 @@ class Log:
             text = self.path.read_text(encoding="utf-8").splitlines()
         except OSError as error:
             raise InvalidInput(f"cannot read the log {self.path}: {error.strerror}.") from error
+        except UnicodeDecodeError as error:
+            raise InvalidInput(f"{self.path} is not a grassia log: it is no text.") from error
         self.lines: list[dict[str, Any]] = []
         for number, line in enumerate(text, start=1):
             try:
@@ -131,6 +145,9 @@ class Log:
                 if number == len(text):
                     break  # the run was killed while it wrote this line
                 raise InvalidInput(f"{self.path}, line {number} is not JSON: {error}.") from error
+        odd = [number for number, line in enumerate(self.lines, start=1) if not isinstance(line, dict)]
+        if odd:
+            raise InvalidInput(f"{self.path}, line {odd[0]} is not a JSON object: the log is damaged.")
         if not self.lines or self.lines[0].get("grassia-log") != FORMAT:
             raise InvalidInput(f"{self.path} is not a grassia log of format {FORMAT}.")
         self.header = self.lines.pop(0)
@@ -156,6 +173,8 @@ class Replay(Backend):
         self.expected: int | None = None
         self.pending_control: tuple[str, Status] | None = None
         self.finished = False
+        last = log.lines[-1] if log.lines else {}
+        self.recorded_end: str | None = last.get("end")
         #: Set by the run loop where the recorded run evaluated gradients at return.
         self.renew: Any = None
 
@@ -184,6 +203,14 @@ class Replay(Backend):
             self.finished = True
             return []
         line = self._lines.popleft()
+        try:
+            return self._turn(line)
+        except (KeyError, ValueError, TypeError, IndexError) as error:
+            raise InvalidInput(
+                f"{self._log.path} is damaged: {json.dumps(line)[:80]} is no line of a log ({error!r})."
+            ) from error
+
+    def _turn(self, line: dict[str, Any]) -> list[Message]:
         if "c" in line:
             self.pending_control = (line["c"], Status[line["status"]])
             return []
@@ -257,6 +284,10 @@ def replay_loop(server: Server, backend: Replay) -> None:
                 backend.send(task)
     if server.status is None:
         server.abandon(Status.INTERRUPTED)  # the recorded run was killed
+    elif backend.recorded_end is not None and backend.recorded_end != server.status.name:
+        raise ReplayMismatch(
+            f"the recorded run ended as {backend.recorded_end}, the replay as {server.status.name}."
+        )
 
 
 def encode_array(array: Array | None) -> dict[str, Any] | None:

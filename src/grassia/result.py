@@ -41,6 +41,10 @@ class Status(enum.Enum):
         "A worker died again and again without an answer in between: its component is out of reach. "
         "See `history.events`; the answer is the best iterate so far."
     )
+    COMPONENT_FAILED = (
+        "A component's tasks failed again and again, or its data can no longer be read. "
+        "The last of `history.events` says how; the answer is the best iterate so far."
+    )
 
     @property
     def advice(self) -> str:
@@ -145,6 +149,9 @@ class Result:
     def __repr__(self) -> str:
         d, k = self.vectors.shape
         return f"<Result d={d} k={k} {self.status.name}>"
+
+    def __str__(self) -> str:
+        return "\n".join(self.summary().splitlines()[:-1])
 
     def summary(self) -> str:
         """A few lines for a person."""

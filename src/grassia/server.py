@@ -138,6 +138,7 @@ class Server:
         self._proposals = Proposals(tol, self.n, self.limits.stall_passes)
         self._best: tuple[float, Array] | None = None
         self._refined = False
+        self._largest_parts = 0.0
         self._ending: Status | None = None
         self._outcome: Outcome | None = None
 
@@ -275,21 +276,31 @@ class Server:
             self.ignored += 1
             return
         self._release(worker)
-        if isinstance(failure.error, InvalidComponent):
-            raise InvalidComponent(failure.error.rule, failure.component) from failure.error
-        if isinstance(failure.error, InvalidInput | FileNotFoundError):
-            raise InvalidComponent(str(failure.error), failure.component) from failure.error
         self._note("task failed", failure.component, repr(failure.error))
+        if isinstance(failure.error, InvalidInput | FileNotFoundError):
+            rule = getattr(failure.error, "rule", str(failure.error))
+            self._give_up(InvalidComponent(rule, failure.component), failure.error)
+            return
         self._again(task, failure.error)
 
     def _again(self, task: _Outstanding, cause: Exception) -> None:
         self._failures[task.component] += 1
         if self._failures[task.component] > self.limits.retries:
-            raise ComponentFailed(
+            error = ComponentFailed(
                 f"component {task.component} failed {self.limits.retries + 1} times in a row "
                 f"({cause}); the last cause is chained. Mend it, or leave the component out."
-            ) from cause
+            )
+            self._give_up(error, cause)
+            return
         self._requeue(task.component)
+
+    def _give_up(self, error: GrassiaError, cause: Exception) -> None:
+        """A component is out of reach: keep the work there is, or raise when there is none."""
+        if self.state is None or self.solver.residual(self.state) is None:
+            raise error from cause
+        self._note("component failed", getattr(error, "component", None), str(error))
+        log.error("%s", error)
+        self._finish(Status.COMPONENT_FAILED)
 
     def _requeue(self, component: int) -> None:
         # A task from before this round or sweep is still to be asked in it: not twice.
@@ -349,9 +360,9 @@ class Server:
         d = moments.n_features
         if not 1 <= self.k <= d:
             raise InvalidInput(f"`k` must satisfy 1 <= k <= n_features; got k={self.k}, n_features={d}.")
-        weights, total, positive = moments.finish()
+        weights, total, positive, noise = moments.finish()
         largest = max(len(group) for group in self._groups)
-        self.problem = Problem(self.n, d, self.k, weights, total, positive, largest)
+        self.problem = Problem(self.n, d, self.k, weights, total, positive, largest, noise)
         self._start = _starting_point(self.v0, d, self.k, self.rng)
         steps = self.solver.prepare(self.problem, self.rng)
         if steps is None:
@@ -374,7 +385,13 @@ class Server:
     def _solve(self, arrivals: list[Arrival]) -> None:
         before = self.solver.version(self.state)
         self._refined = False
-        self.state = self.solver.tell(self.state, arrivals)
+        try:
+            self.state = self.solver.tell(self.state, arrivals)
+        except (InvalidInput, FloatingPointError, np.linalg.LinAlgError) as error:
+            raise GrassiaError(
+                "the numbers left the range of double precision while solving; scale the data (and its "
+                f"weights) to a moderate size. The cause: {error}"
+            ) from error
         self.products += len(arrivals)
         for arrival in arrivals:
             self._proposals.heard(arrival.component)
@@ -455,9 +472,17 @@ class Server:
             self.rng,
             total=self.problem.total,
             positive=self.problem.positive,
+            noise=self._noise,
             certifier=certifier,
         )
+        self._largest_parts = 0.0
         self._drive(steps, None)
+
+    def _noise(self) -> float:
+        """What the products of the current sweeps may be off by: the parts may be far larger than the sum."""
+        assert self.problem is not None
+        eps = float(np.finfo(np.float64).eps)
+        return self.problem.noise + 4.0 * eps * math.sqrt(self.problem.d) * self._largest_parts
 
     def _drive(self, steps: Generator[Array, Array, Any], product: Array | None) -> None:
         """Advance a generator of sweeps: lay out its next block, or take its result."""
@@ -477,11 +502,14 @@ class Server:
         for arrival in arrivals:
             product = arrival.arrays["product"]
             self.products += 1
+            lengths = np.linalg.norm(product, axis=0) / np.linalg.norm(sweep.block, axis=0)
+            sweep.parts += self.problem.weights[arrival.component] * lengths
             sweep.sum += self.problem.weights[arrival.component] * product
             sweep.awaiting -= 1
             if sweep.first and self.phase == CERTIFYING:
                 self.state = self.solver.sweep_tell(self.state, arrival.component, product[:, : self.k])
         if sweep.awaiting == 0:
+            self._largest_parts = max(self._largest_parts, float(sweep.parts.max()))
             if sweep.first and self.phase == CERTIFYING:
                 self.state = self.solver.sweep_done(self.state, sweep.sum[:, : self.k])
             self._drive(sweep.steps, sweep.sum)
@@ -600,6 +628,7 @@ class _Sweep:
     def __init__(self, steps: Generator[Array, Array, Any], block: Array, n: int, first: bool) -> None:
         self.steps, self.block, self.first = steps, block, first
         self.sum = np.zeros_like(block)
+        self.parts = np.zeros(block.shape[1])  # how long the parts of each column are, added up
         self.awaiting = n
 
 

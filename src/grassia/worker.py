@@ -114,6 +114,7 @@ def open_component(component: Component, cache: Cache, query: Query) -> Answer:
         "count": None if moments.count is None else float(moments.count),
         "trace": None if moments.trace is None else float(moments.trace),
         "positive": bool(moments.positive),
+        "noise": float(moments.noise),
     }
     return arrays, scalars
 

@@ -105,6 +105,15 @@ class RowsLoader:
         return f"rows {_summary(self.rows)}{_centred(self.center)}"
 
 
+def file_stamp(path: str) -> tuple[int, int] | None:
+    """Size and time of last change of a file; None when it cannot be seen."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns
+
+
 @dataclass(frozen=True, slots=True)
 class NpyRowsLoader:
     """Rows ``start:stop`` of a two-dimensional ``.npy`` file, mapped and not loaded.
@@ -117,6 +126,7 @@ class NpyRowsLoader:
     start: int = 0
     stop: int | None = None
     center: bool = True
+    stamp: tuple[int, int] | None = None  # size and time of change when the source was described
 
     @property
     def n_features(self) -> int | None:
@@ -128,6 +138,11 @@ class NpyRowsLoader:
         return int(shape[1]) if len(shape) == 2 else None
 
     def open(self) -> Component:
+        if self.stamp is not None and file_stamp(self.path) not in (None, self.stamp):
+            raise InvalidComponent(
+                f"{self.path} must not change while it is in use; it has, since `from_rows` looked at it; "
+                "call `from_rows` again"
+            )
         return RowsComponent(open_npy(self.path)[self.start : self.stop], self.center)
 
     def describe(self) -> str:

@@ -25,6 +25,7 @@ from grassia.data.loaders import (
     RowsLoader,
     SumLoader,
     described,
+    file_stamp,
     open_npy,
 )
 from grassia.errors import InvalidComponent, InvalidInput
@@ -228,7 +229,8 @@ def _split(source: Any, n: int, center: bool) -> list[Loader]:
         path = _npy_path(source)
         rows: Any = open_npy(path)
         m, _ = rows_shape(rows)
-        return [NpyRowsLoader(path, a, b, center) for a, b in _row_blocks(m, n)]
+        stamp = file_stamp(path)
+        return [NpyRowsLoader(path, a, b, center, stamp) for a, b in _row_blocks(m, n)]
     if sp.issparse(source):
         m, _ = rows_shape(source)
         if n == 1:

@@ -50,6 +50,7 @@ class Aggregate:
     weights: Array
     total: Array
     entry: Any
+    heard: Any  # the version of what `total` holds of each component, whoever else holds it
     keeps_table: bool = False
     started: bool = False
     round: int = 0
@@ -68,6 +69,7 @@ class Aggregate:
             weights=weights,
             total=np.zeros_like(like),
             entry=np.full(n, NOT_HELD, dtype=np.int64),
+            heard=np.zeros(n, dtype=np.int64),
             keeps_table=keeps_table,
             round=round,
             awaiting=n,
@@ -120,6 +122,7 @@ class Aggregate:
             fresh=fresh,
             fresh_in=fresh_in,
             entry=put(self.entry, i, version),
+            heard=put(self.heard, i, version),
             awaiting=self.awaiting - 1,
             since_resum=self.since_resum + 1,
         )
@@ -168,8 +171,11 @@ class Aggregate:
         """A consistent sweep gave this component's contribution, which its worker has cached."""
         if self.keeps_table:
             weighted = float(self.weights[component]) * contribution
-            return replace(self, table=_swap(self.table, component, weighted))
-        return replace(self, entry=put(self.entry, component, version))
+            table = _swap(self.table, component, weighted)
+            return replace(self, table=table, heard=put(self.heard, component, version))
+        return replace(
+            self, entry=put(self.entry, component, version), heard=put(self.heard, component, version)
+        )
 
     def swept_all(self, total: Array) -> Aggregate:
         """A consistent sweep is over: `total` is the exact sum."""
@@ -190,8 +196,11 @@ class Aggregate:
 
     def staleness(self, version: int) -> int:
         """The age of the oldest contribution, in updates."""
-        held = self.entry[self.entry != NOT_HELD]
-        return int(version - held.min()) if held.size else 0
+        return int(version - self.heard.min()) if self.started else 0
+
+    def ages(self, version: int) -> Any:
+        """The age of each contribution, in updates."""
+        return version - self.heard
 
 
 def contribute(cache: Cache, name: str, new: Array, query: Query) -> dict[str, Array]:

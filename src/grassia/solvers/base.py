@@ -18,7 +18,8 @@ class Problem:
     """What is known once every component was opened.
 
     `weights` sum to one; `total` is the exact trace of A where it is known; `positive` says that A is known
-    to be positive semidefinite; `largest_group` is the most components that share one worker.
+    to be positive semidefinite; `largest_group` is the most components that share one worker; `noise` is how
+    far products may be off beyond rounding at the size of A.
     """
 
     n: int
@@ -28,6 +29,7 @@ class Problem:
     total: float | None
     positive: bool
     largest_group: int = 1
+    noise: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -251,7 +251,7 @@ def _age(state: State) -> State:
     The delay of the moment will not do: long steps taken while a heavy component is fresh, and short ones
     while it is stale, add up to too much between two of its answers.
     """
-    ages = np.maximum(state.version - state.entry, 0)
+    ages = state.gradients.ages(state.version)
     now = float((state.problem.weights * state.spread) @ ages)
     return replace(state, delay=max(now, state.delay * (1.0 - 0.1 / state.problem.n)))
 

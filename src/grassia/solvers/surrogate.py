@@ -188,7 +188,10 @@ class Surrogate:
         if len(used) <= DENSE or guess is None:
             K = self._K[np.ix_(used, used)]
             top = [len(used) - m, len(used) - 1]
-            C[used] = eigh(K, subset_by_index=top, driver="evr")[1][:, ::-1]
+            try:
+                C[used] = eigh(K, subset_by_index=top)[1][:, ::-1]
+            except np.linalg.LinAlgError:  # the driver for a few pairs may fail where entries underflow
+                C[used] = np.linalg.eigh(K)[1][:, ::-1][:, :m]
             return C
         return self._warm(self._lower(self.Y.T @ guess), m, tol)
 
