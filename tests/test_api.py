@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 
 import numpy as np
@@ -15,6 +16,9 @@ from grassia.geometry import projection_distance
 from grassia.result import FIELDS, Event, History
 from grassia.solvers import Grassia
 from problems import gaussian_rows, heterogeneous, leading_of_rows
+
+#: These tests are about GRASSIA and the machinery under it, whichever solver "auto" takes.
+eigenspace = functools.partial(grassia.eigenspace, solver="grassia")
 
 
 @pytest.fixture(scope="module")
@@ -37,13 +41,13 @@ def test_every_kind_of_component_gives_the_same_space(problem):
         "mixed": [A[0], sp.csc_array(A[1]), aslinearoperator(A[2]), grassia.MatrixComponent(A[3])],
     }
     for name, components in kinds.items():
-        result = grassia.eigenspace(components, 3, weights=problem.weights, rng=0)
+        result = eigenspace(components, 3, weights=problem.weights, rng=0)
         assert result.converged, name
         assert projection_distance(result.vectors, problem.leading(3)) <= 1e-6, name
 
 
 def test_the_result_has_its_one_shape(problem):
-    result = grassia.eigenspace(problem.components, 3, weights=problem.weights, rng=0)
+    result = eigenspace(problem.components, 3, weights=problem.weights, rng=0)
     assert result.vectors.shape == (18, 3)
     assert result.values.shape == (3,)
     assert (np.diff(result.values) < 0).all()
@@ -62,7 +66,7 @@ def test_the_result_has_its_one_shape(problem):
 
 def test_the_same_seed_gives_the_same_bits_and_another_seed_another_start(problem):
     def run(rng):
-        return grassia.eigenspace(problem.components, 3, weights=problem.weights, rng=rng)
+        return eigenspace(problem.components, 3, weights=problem.weights, rng=rng)
 
     assert run(5).vectors.tobytes() == run(5).vectors.tobytes()
     assert run(np.random.default_rng(5)).vectors.tobytes() == run(5).vectors.tobytes()
@@ -72,10 +76,10 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_another_start(proble
 
 
 def test_a_warm_start_saves_work(problem):
-    cold = grassia.eigenspace(problem.components, 3, weights=problem.weights, rng=0)
+    cold = eigenspace(problem.components, 3, weights=problem.weights, rng=0)
     rng = np.random.default_rng(0)
     near = cold.vectors @ rng.standard_normal((3, 3)) + 1e-5 * rng.standard_normal((18, 3))
-    warm = grassia.eigenspace(problem.components, 3, weights=problem.weights, rng=0, v0=near)
+    warm = eigenspace(problem.components, 3, weights=problem.weights, rng=0, v0=near)
     assert warm.converged
     assert warm.stats["updates"] < 0.7 * cold.stats["updates"]
 
@@ -87,7 +91,7 @@ def test_callbacks_see_the_run_and_may_end_it(problem):
         seen.append((progress.phase, progress.version, progress.residual))
         return progress.version >= 20
 
-    result = grassia.eigenspace(
+    result = eigenspace(
         problem.components, 3, weights=problem.weights, rng=0, callbacks=[watch, lambda p: None]
     )
     assert result.status is grassia.Status.INTERRUPTED
@@ -105,7 +109,7 @@ def test_a_callback_that_raises_stops_the_run_and_frees_its_workers(problem):
         raise KeyError("mine")
 
     with pytest.raises(KeyError, match="mine"):
-        grassia.eigenspace(problem.components, 3, backend=backend, callbacks=break_down)
+        eigenspace(problem.components, 3, backend=backend, callbacks=break_down)
     assert backend._worker is None
 
 
@@ -114,7 +118,7 @@ def test_ctrl_c_gives_the_best_so_far(problem):
         if progress.version == 30:
             raise KeyboardInterrupt
 
-    result = grassia.eigenspace(problem.components, 3, weights=problem.weights, rng=0, callbacks=interrupt)
+    result = eigenspace(problem.components, 3, weights=problem.weights, rng=0, callbacks=interrupt)
     assert result.status is grassia.Status.INTERRUPTED
     assert result.vectors.shape == (18, 3)
 
@@ -124,26 +128,26 @@ def test_ctrl_c_before_anything_was_opened_is_passed_on(problem):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        grassia.eigenspace(problem.components, 3, rng=0, callbacks=interrupt)
+        eigenspace(problem.components, 3, rng=0, callbacks=interrupt)
 
 
 def test_one_component_alone_is_a_sum_of_one():
     X = gaussian_rows(100, 9, 2, seed=0)
     A = np.cov(X.T, bias=True)
-    result = grassia.eigenspace(A, 2, rng=0)
+    result = eigenspace(A, 2, rng=0)
     assert projection_distance(result.vectors, leading_of_rows(X, 2)) <= 1e-6
-    result = grassia.eigenspace(grassia.from_rows(X), 2, rng=0)
+    result = eigenspace(grassia.from_rows(X), 2, rng=0)
     assert projection_distance(result.vectors, leading_of_rows(X, 2)) <= 1e-6
 
 
 def test_duplicate_components_and_k_equal_1(problem):
-    result = grassia.eigenspace([problem.A] * 5, 1, rng=0)
+    result = eigenspace([problem.A] * 5, 1, rng=0)
     assert projection_distance(result.vectors, problem.leading(1)) <= 1e-6
 
 
 @pytest.mark.parametrize("d", [1, 2])
 def test_the_smallest_problems_there_are(d):
-    result = grassia.eigenspace([np.diag(np.arange(1.0, d + 1.0))], 1, rng=0)
+    result = eigenspace([np.diag(np.arange(1.0, d + 1.0))], 1, rng=0)
     assert result.converged
     assert result.values[0] == pytest.approx(float(d))
 
@@ -170,7 +174,7 @@ def test_events_beyond_the_limit_are_counted():
 
 def test_the_run_is_told_to_the_standard_logger(problem, caplog):
     with caplog.at_level(logging.INFO, logger="grassia"):
-        grassia.eigenspace(
+        eigenspace(
             problem.components,
             3,
             weights=problem.weights,
@@ -183,7 +187,7 @@ def test_the_run_is_told_to_the_standard_logger(problem, caplog):
 
 def test_checkpoints_are_refused_until_they_exist(problem):
     with pytest.raises(grassia.InvalidInput, match="not available yet"):
-        grassia.eigenspace(problem.components, 3, checkpoint="here")
+        eigenspace(problem.components, 3, checkpoint="here")
 
 
 def test_a_missing_extra_is_named():
@@ -211,4 +215,31 @@ def test_a_missing_extra_is_named():
 )
 def test_arguments_that_make_no_sense_are_refused_by_name(problem, options, name):
     with pytest.raises(grassia.InvalidInput, match=name):
-        grassia.eigenspace(problem.components, 3, **options)
+        eigenspace(problem.components, 3, **options)
+
+
+def test_auto_takes_nystrom_where_its_models_fit_and_says_why(problem):
+    result = grassia.eigenspace(problem.components, 3, weights=problem.weights, rng=0)
+    assert result.converged
+    assert result.stats["solver"] == "nystrom"
+    assert "fit" in result.stats["solver_reason"]
+    assert projection_distance(result.vectors, problem.leading(3)) <= 1e-6
+
+
+def test_auto_takes_grassia_where_the_models_would_not_fit():
+    """Too wide to hold models of: 40 operators in 2 million features. Nothing is run."""
+    from grassia.api import _choose
+    from grassia.data import OperatorLoader, as_components
+
+    wide = as_components([OperatorLoader(lambda V: V, n_features=2_000_000)] * 40)
+    solver, reason = _choose("auto", wide, 10)
+    assert solver.name == "grassia"
+    assert "would take more than" in reason
+
+
+@pytest.mark.parametrize("name", grassia.solvers.names())
+def test_every_solver_by_name_finds_the_space(problem, name):
+    result = grassia.eigenspace(problem.components, 3, weights=problem.weights, solver=name, rng=0)
+    assert result.converged
+    assert result.stats["solver"] == name
+    assert projection_distance(result.vectors, problem.leading(3)) <= 1e-6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pickle
 import signal
@@ -26,6 +27,9 @@ from grassia.data import MatrixLoader, OperatorLoader, RowsLoader, as_components
 from grassia.errors import GrassiaError, InvalidComponent, InvalidInput
 from grassia.faults import Fault
 from grassia.messages import Query, Task
+
+#: These tests are about GRASSIA and the machinery under it, whichever solver "auto" takes.
+eigenspace = functools.partial(grassia.eigenspace, solver="grassia")
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -78,7 +82,7 @@ MOMENTS = {
 def test_a_killed_worker_does_not_change_the_answer(rows, truth, moment, table):
     backend = Processes(2)
     killer = Killer(backend, MOMENTS[moment])
-    result = grassia.eigenspace(
+    result = eigenspace(
         grassia.from_rows(rows, 4),
         K,
         solver=grassia.solvers.Grassia(table=table),
@@ -102,9 +106,7 @@ def test_a_killed_worker_does_not_change_the_answer(rows, truth, moment, table):
 def test_every_worker_killed_at_once_does_not_change_the_answer(rows, truth):
     backend = Processes(3)
     killers = [Killer(backend, MOMENTS["solving"], worker=w) for w in range(3)]
-    result = grassia.eigenspace(
-        grassia.from_rows(rows, 3), K, backend=backend, tol=1e-8, rng=0, callbacks=killers
-    )
+    result = eigenspace(grassia.from_rows(rows, 3), K, backend=backend, tol=1e-8, rng=0, callbacks=killers)
     assert all(len(killer.killed) == 1 for killer in killers)
     assert result.history.count("worker restored") == 3
     assert result.converged
@@ -119,7 +121,7 @@ def test_a_worker_that_dies_again_and_again_without_an_answer_ends_the_run_with_
     backend = Processes(max_restarts=1, faults=Fault("crash", (0,), at=tuple(range(15, 99))))
     seen = []
     with pytest.warns(ConvergenceWarning, match="WORKER_LOST"):
-        result = grassia.eigenspace(
+        result = eigenspace(
             grassia.from_rows(rows, 4),
             K,
             backend=backend,
@@ -144,7 +146,7 @@ def test_a_worker_that_can_never_open_its_data_ends_the_run_with_an_error_and_no
 
     components = grassia.from_rows([lambda: np.eye(3), rows])
     with pytest.raises(GrassiaError, match="before every component was opened"):
-        grassia.eigenspace(components, 1, backend=Processes(max_restarts=1))
+        eigenspace(components, 1, backend=Processes(max_restarts=1))
 
 
 def test_a_worker_that_cannot_even_start_is_reported_and_not_waited_for(monkeypatch, tmp_path):
@@ -153,7 +155,7 @@ def test_a_worker_that_cannot_even_start_is_reported_and_not_waited_for(monkeypa
     fake.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(fake))
     with pytest.raises(GrassiaError, match="WORKER_LOST"):
-        grassia.eigenspace(np.eye(3), 1, backend=Processes(max_restarts=1))
+        eigenspace(np.eye(3), 1, backend=Processes(max_restarts=1))
 
 
 # ------------------------------------------------------------------------------- where the data is
@@ -172,7 +174,7 @@ def test_workers_open_their_own_files(rows, truth, tmp_path):
         grassia.from_rows(np.load(path, mmap_mode="r"), 3),
     ):
         backend = Processes(1)
-        result = grassia.eigenspace(components, K, backend=backend, tol=1e-8, rng=0)
+        result = eigenspace(components, K, backend=backend, tol=1e-8, rng=0)
         assert sine(result.vectors, truth) <= 1e-8
         store = SharedStore()
         assert len(store.dumps(list(components))) < 4096
@@ -227,7 +229,7 @@ def test_what_was_written_to_a_copy_on_write_map_is_not_lost_on_the_way(tmp_path
     matrix = np.load(path, mmap_mode="c")
     matrix[0, 0] = 1000.0  # in this process's memory, not in the file
     assert matrix.nbytes > SMALL
-    result = grassia.eigenspace([matrix], 1, backend=Processes(), rng=0)
+    result = eigenspace([matrix], 1, backend=Processes(), rng=0)
     assert result.values[0] == pytest.approx(1000.0)
 
 
@@ -236,7 +238,7 @@ def test_data_beyond_the_shared_memory_there_is_goes_through_a_file(rows, truth,
     monkeypatch.setattr("grassia.backends.shared.SMALL", 1024)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     seen = []
-    result = grassia.eigenspace(
+    result = eigenspace(
         grassia.from_rows(rows, 2),
         K,
         backend=Processes(),
@@ -256,7 +258,7 @@ def test_a_component_that_cannot_be_pickled_is_refused_by_its_number():
         OperatorLoader(lambda V: V * lock.locked(), n_features=3),
     ]
     with pytest.raises(InvalidComponent, match="component 1: it cannot be pickled"):
-        grassia.eigenspace(components, 1, backend=Processes(1))
+        eigenspace(components, 1, backend=Processes(1))
 
 
 # ------------------------------------------------------------------------------- nothing is left
@@ -270,7 +272,7 @@ def test_a_run_leaves_no_process_and_no_segment_also_when_workers_were_killed(ro
         running.append((len(children()), len(segments())))
 
     killer = Killer(backend, MOMENTS["solving"])
-    grassia.eigenspace(grassia.from_rows(rows, 2), K, backend=backend, rng=0, callbacks=[look, killer])
+    eigenspace(grassia.from_rows(rows, 2), K, backend=backend, rng=0, callbacks=[look, killer])
     most = [max(column) for column in zip(*running, strict=True)]
     assert most[0] >= 2  # there was something to be left
     assert most[1] >= 2
@@ -287,7 +289,7 @@ def test_an_exception_in_a_callback_leaves_no_process_and_no_segment(rows):
             raise Boom
 
     with pytest.raises(Boom):
-        grassia.eigenspace(grassia.from_rows(rows, 2), K, backend=Processes(), rng=0, callbacks=fail)
+        eigenspace(grassia.from_rows(rows, 2), K, backend=Processes(), rng=0, callbacks=fail)
     assert not children()
     assert not segments()
 
@@ -303,7 +305,7 @@ def test_a_failed_start_leaves_no_process_and_no_segment(monkeypatch):
 
     monkeypatch.setattr(subprocess, "Popen", popen)
     with pytest.raises(OSError, match="no more processes"):
-        grassia.eigenspace([np.eye(100)] * 4, 1, backend=Processes())
+        eigenspace([np.eye(100)] * 4, 1, backend=Processes())
     assert len(calls) == 3
     assert not children()
     assert not segments()
@@ -353,7 +355,7 @@ def test_blas_threads_of_the_workers_are_those_asked_for():
 def test_options_that_make_no_sense_are_refused(options):
     (name,) = options
     with pytest.raises(InvalidInput, match=name):
-        grassia.eigenspace(np.eye(3), 1, backend=Processes(**options))
+        eigenspace(np.eye(3), 1, backend=Processes(**options))
 
 
 # ---------------------------------------------------------------------------------------- scripts
@@ -470,7 +472,7 @@ def test_the_server_does_not_keep_a_dead_workers_pipe_open(rows):
     for _ in range(2):
         backend = Processes(2)
         killer = Killer(backend, MOMENTS["solving"])
-        grassia.eigenspace(grassia.from_rows(rows, 2), K, backend=backend, rng=0, callbacks=killer)
+        eigenspace(grassia.from_rows(rows, 2), K, backend=backend, rng=0, callbacks=killer)
         assert killer.killed
     # One for Python's resource tracker, which may have been started meanwhile.
     assert len(os.listdir("/proc/self/fd")) <= before + 1
@@ -481,7 +483,7 @@ def test_two_runs_at_once_in_two_threads_do_not_mix(rows, truth):
 
     def one(seed):
         with warnings.catch_warnings():
-            return grassia.eigenspace(grassia.from_rows(rows, 2), K, backend=Processes(), tol=1e-8, rng=seed)
+            return eigenspace(grassia.from_rows(rows, 2), K, backend=Processes(), tol=1e-8, rng=seed)
 
     with ThreadPoolExecutor(2) as pool:
         for result in pool.map(one, range(2)):
@@ -490,7 +492,7 @@ def test_two_runs_at_once_in_two_threads_do_not_mix(rows, truth):
 
 def test_components_given_as_components_travel_with_their_data(rows, truth):
     components = as_components([grassia.RowsComponent(part) for part in np.array_split(rows, 2)])
-    result = grassia.eigenspace(components, K, backend=Processes(), tol=1e-8, rng=0)
+    result = eigenspace(components, K, backend=Processes(), tol=1e-8, rng=0)
     assert sine(result.vectors, truth) <= 1e-8
 
 
@@ -501,7 +503,7 @@ def test_a_run_can_be_stopped_while_a_worker_is_deaf():
         return V
 
     components = [np.eye(3), OperatorLoader(operator, n_features=3)]
-    result = grassia.eigenspace(
+    result = eigenspace(
         components,
         1,
         backend=Processes(),

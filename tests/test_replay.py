@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from grassia.backends.service import Fixed, LogNormal
 from grassia.errors import InvalidInput, ReplayMismatch
 from grassia.solvers import Grassia
 from problems import gaussian_rows, heterogeneous
+
+#: These tests are about GRASSIA and the machinery under it, whichever solver "auto" takes.
+eigenspace = functools.partial(grassia.eigenspace, solver="grassia")
 
 K = 3
 
@@ -44,7 +48,7 @@ def test_a_replay_gives_the_very_same_bits(rows, name, table, tmp_path):
     log = tmp_path / "run.jsonl"
     components = grassia.from_rows(rows, n_components=4)
     seen = []
-    recorded = grassia.eigenspace(
+    recorded = eigenspace(
         components,
         K,
         backend=BACKENDS[name](),
@@ -68,9 +72,7 @@ def test_a_replay_gives_the_very_same_bits(rows, name, table, tmp_path):
 def test_a_run_ended_by_a_callback_replays_to_the_same_iterate(rows, tmp_path):
     log = tmp_path / "run.jsonl"
     components = grassia.from_rows(rows, n_components=4)
-    recorded = grassia.eigenspace(
-        components, K, backend="threads", record=log, callbacks=lambda p: p.version >= 7
-    )
+    recorded = eigenspace(components, K, backend="threads", record=log, callbacks=lambda p: p.version >= 7)
     again = grassia.replay(log, components)
     assert recorded.status is again.status is grassia.Status.INTERRUPTED
     assert again.vectors.tobytes() == recorded.vectors.tobytes()
@@ -80,7 +82,7 @@ def test_a_run_ended_by_the_clock_replays_to_the_same_certificate(rows, tmp_path
     log = tmp_path / "run.jsonl"
     components = grassia.from_rows(rows, n_components=4)
     with pytest.warns(UserWarning, match="TIME_LIMIT"):
-        recorded = grassia.eigenspace(
+        recorded = eigenspace(
             components, K, backend=Simulated(LogNormal()), record=log, tol=1e-12, time_limit=20.0
         )
     again = grassia.replay(log, components)
@@ -91,7 +93,7 @@ def test_a_run_ended_by_the_clock_replays_to_the_same_certificate(rows, tmp_path
 
 def test_other_data_is_noticed(rows, tmp_path):
     log = tmp_path / "run.jsonl"
-    grassia.eigenspace(grassia.from_rows(rows, 4), K, record=log, rng=0)
+    eigenspace(grassia.from_rows(rows, 4), K, record=log, rng=0)
     changed = rows.copy()
     changed[10, 3] += 1e-9
     with pytest.raises(ReplayMismatch, match="differs from the recorded one"):
@@ -100,7 +102,7 @@ def test_other_data_is_noticed(rows, tmp_path):
 
 def test_a_wrong_number_of_components_is_refused(rows, tmp_path):
     log = tmp_path / "run.jsonl"
-    grassia.eigenspace(grassia.from_rows(rows, 4), K, record=log, rng=0)
+    eigenspace(grassia.from_rows(rows, 4), K, record=log, rng=0)
     with pytest.raises(InvalidInput, match="4 components; got 3"):
         grassia.replay(log, grassia.from_rows(rows, 3))
 
@@ -113,7 +115,7 @@ def test_a_log_cut_short_replays_as_far_as_it_goes(rows, tmp_path):
         if progress.vectors is not None:
             iterates[progress.version] = progress.vectors
 
-    grassia.eigenspace(grassia.from_rows(rows, 4), K, record=log, rng=0, callbacks=keep)
+    eigenspace(grassia.from_rows(rows, 4), K, record=log, rng=0, callbacks=keep)
     text = log.read_text()
     log.write_text(text[: len(text) // 2])
     again = grassia.replay(log, grassia.from_rows(rows, 4))
@@ -139,7 +141,7 @@ def test_weights_and_start_survive_in_the_log(tmp_path):
     problem = heterogeneous(n=5, d=12, k=2, seed=0)
     log = tmp_path / "run.jsonl"
     v0 = np.random.default_rng(1).standard_normal((12, 2))
-    recorded = grassia.eigenspace(
+    recorded = eigenspace(
         problem.components,
         2,
         weights=problem.weights,
@@ -155,7 +157,7 @@ def test_weights_and_start_survive_in_the_log(tmp_path):
 @pytest.mark.parametrize("line", ["3", "{}", '{"t": 1, "w": 0, "m": [["reply", 1]]}'])
 def test_a_damaged_log_is_refused_with_its_name(rows, tmp_path, line):
     log = tmp_path / "run.jsonl"
-    grassia.eigenspace(grassia.from_rows(rows, 4), K, record=log, rng=0)
+    eigenspace(grassia.from_rows(rows, 4), K, record=log, rng=0)
     lines = log.read_text().splitlines()
     log.write_text("\n".join([*lines[:4], line, *lines[4:]]))
     with pytest.raises(InvalidInput, match=r"run\.jsonl"):
@@ -164,7 +166,7 @@ def test_a_damaged_log_is_refused_with_its_name(rows, tmp_path, line):
 
 def test_a_log_that_says_another_end_is_noticed(rows, tmp_path):
     log = tmp_path / "run.jsonl"
-    grassia.eigenspace(grassia.from_rows(rows, 4), K, record=log, rng=0)
+    eigenspace(grassia.from_rows(rows, 4), K, record=log, rng=0)
     log.write_text(log.read_text().replace('"end": "CONVERGED"', '"end": "STALLED"'))
     with pytest.raises(ReplayMismatch, match="ended as STALLED"):
         grassia.replay(log, grassia.from_rows(rows, 4))
@@ -174,5 +176,5 @@ def test_a_disk_that_is_full_does_not_cost_the_run(rows):
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
     with pytest.warns(UserWarning, match="recording to /dev/full stopped"):
-        result = grassia.eigenspace(grassia.from_rows(rows, 4), K, record="/dev/full", rng=0)
+        result = eigenspace(grassia.from_rows(rows, 4), K, record="/dev/full", rng=0)
     assert result.converged

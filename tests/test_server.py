@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import warnings
 from dataclasses import replace
@@ -22,6 +23,9 @@ from grassia.server import SOLVING, ComponentFailed, Limits, Server
 from grassia.solvers import Grassia
 from grassia.worker import Worker
 from problems import gaussian_rows, heterogeneous, leading_of_rows
+
+#: These tests are about GRASSIA and the machinery under it, whichever solver "auto" takes.
+eigenspace = functools.partial(grassia.eigenspace, solver="grassia")
 
 
 class Bench:
@@ -213,7 +217,7 @@ def test_a_restarted_worker_is_told_the_global_mean_again():
 def test_shards_of_any_size_far_from_the_origin_give_the_pooled_covariance():
     X = gaussian_rows(400, 12, 3, seed=5, offset=1e4)
     parts = [X[:7], X[7:100], X[100:101], X[101:]]
-    result = grassia.eigenspace(grassia.from_rows(parts), 3, rng=0)
+    result = eigenspace(grassia.from_rows(parts), 3, rng=0)
     assert result.converged
     assert projection_distance(result.vectors, leading_of_rows(X, 3)) <= 1e-6
     values = np.linalg.eigvalsh(np.cov(X.T, bias=True))[::-1]
@@ -228,7 +232,7 @@ def test_given_weights_replace_the_row_counts():
     means = np.stack([part.mean(axis=0) for part in parts])
     mu = weights @ means
     A = sum(w * (p - mu).T @ (p - mu) / len(p) for w, p in zip(weights, parts, strict=True))
-    result = grassia.eigenspace(grassia.from_rows(parts), 2, weights=[3, 1], rng=0)
+    result = eigenspace(grassia.from_rows(parts), 2, weights=[3, 1], rng=0)
     values, vectors = np.linalg.eigh(A)
     assert projection_distance(result.vectors, vectors[:, ::-1][:, :2]) <= 1e-6
     assert result.certificate.total == pytest.approx(values.sum(), rel=1e-10)
@@ -272,7 +276,7 @@ def test_a_stationary_start_that_is_not_leading_is_left():
     """The residual of an eigenvector is zero: only a probe from outside can see that it is wrong."""
     A = np.diag([5.0, 4.0, 3.0, 1.0, 0.5, 0.1])
     v0 = np.eye(6)[:, [1, 2]]
-    result = grassia.eigenspace([A, A], 2, v0=v0, rng=0)
+    result = eigenspace([A, A], 2, v0=v0, rng=0)
     assert result.converged
     assert projection_distance(result.vectors, np.eye(6)[:, :2]) <= 1e-6
     assert result.history.count("restarted") == 1
@@ -281,7 +285,7 @@ def test_a_stationary_start_that_is_not_leading_is_left():
 def test_an_absent_gap_is_reported_with_the_identified_block():
     A = np.diag([5.0, 4.0, 2.0, 2.0, 0.5, 0.1, 0.05])
     with pytest.warns(UserWarning, match="GAP_TOO_SMALL"):
-        result = grassia.eigenspace([A, A], 3, rng=0)
+        result = eigenspace([A, A], 3, rng=0)
     assert result.status is Status.GAP_TOO_SMALL
     assert not result.converged
     assert result.certificate.identified == 2
@@ -290,13 +294,13 @@ def test_an_absent_gap_is_reported_with_the_identified_block():
 
 def test_the_zero_matrix_has_no_leading_space():
     with pytest.warns(UserWarning, match="GAP_TOO_SMALL"):
-        result = grassia.eigenspace([np.zeros((5, 5))] * 2, 2, rng=0)
+        result = eigenspace([np.zeros((5, 5))] * 2, 2, rng=0)
     assert result.status is Status.GAP_TOO_SMALL
     np.testing.assert_array_equal(result.values, 0.0)
 
 
 def test_the_whole_space_is_certified():
-    result = grassia.eigenspace([np.diag([3.0, 2.0, 1.0])], 3, rng=0)
+    result = eigenspace([np.diag([3.0, 2.0, 1.0])], 3, rng=0)
     assert result.converged
     np.testing.assert_allclose(result.values, [3.0, 2.0, 1.0], atol=1e-12)
 
@@ -304,7 +308,7 @@ def test_the_whole_space_is_certified():
 def test_a_tolerance_below_rounding_is_called_so():
     problem = heterogeneous(n=3, d=30, k=3, seed=3)
     with pytest.warns(UserWarning, match="PRECISION"):
-        result = grassia.eigenspace(problem.components, 3, weights=problem.weights, tol=1e-15, rng=0)
+        result = eigenspace(problem.components, 3, weights=problem.weights, tol=1e-15, rng=0)
     assert result.status is Status.PRECISION
     assert projection_distance(result.vectors, problem.leading(3)) <= 1e-13
 
@@ -312,9 +316,7 @@ def test_a_tolerance_below_rounding_is_called_so():
 def test_too_large_a_step_ends_as_stalled_with_the_best_iterate():
     problem = heterogeneous(n=3, d=20, k=2, seed=3)
     with pytest.warns(UserWarning, match="STALLED"):
-        result = grassia.eigenspace(
-            problem.components, 2, weights=problem.weights, solver=Grassia(step=30.0), rng=0
-        )
+        result = eigenspace(problem.components, 2, weights=problem.weights, solver=Grassia(step=30.0), rng=0)
     assert result.status is Status.STALLED
     assert result.certificate is not None
     assert not result.converged
@@ -323,9 +325,7 @@ def test_too_large_a_step_ends_as_stalled_with_the_best_iterate():
 def test_a_limit_on_passes_gives_the_best_iterate_and_its_certificate():
     problem = heterogeneous(n=3, d=20, k=2, seed=3)
     with pytest.warns(UserWarning, match="MAX_PASSES"):
-        result = grassia.eigenspace(
-            problem.components, 2, weights=problem.weights, max_passes=12, tol=1e-9, rng=0
-        )
+        result = eigenspace(problem.components, 2, weights=problem.weights, max_passes=12, tol=1e-9, rng=0)
     assert result.status is Status.MAX_PASSES
     sine = projection_distance(result.vectors, problem.leading(2))
     assert sine <= result.certificate.sin_theta.value
@@ -357,7 +357,7 @@ def test_a_time_limit_is_kept_and_certified():
     problem = heterogeneous(n=4, d=20, k=2, seed=3)
     backend = Simulated(straggler(4, 3.0))
     with pytest.warns(UserWarning, match="TIME_LIMIT"):
-        result = grassia.eigenspace(
+        result = eigenspace(
             problem.components,
             2,
             weights=problem.weights,
@@ -375,7 +375,7 @@ def test_a_time_limit_that_no_last_sweep_can_meet_gives_the_iterate_alone():
     problem = heterogeneous(n=4, d=20, k=2, seed=3)
     backend = Simulated(Fixed([1.0, 1.0, 1.0, 500.0]), free_tasks=2)
     with pytest.warns(UserWarning, match="TIME_LIMIT"):
-        result = grassia.eigenspace(
+        result = eigenspace(
             problem.components, 2, weights=problem.weights, backend=backend, time_limit=40.0, rng=0
         )
     assert result.certificate is None
@@ -386,7 +386,7 @@ def test_a_time_limit_that_no_last_sweep_can_meet_gives_the_iterate_alone():
 def test_the_certifier_can_be_told_how_hard_to_try():
     problem = heterogeneous(n=2, d=60, k=2, seed=0, gap=0.05)
     with pytest.warns(UserWarning, match="GAP_TOO_SMALL"):
-        lazy = grassia.eigenspace(
+        lazy = eigenspace(
             problem.components,
             2,
             weights=problem.weights,
@@ -396,7 +396,7 @@ def test_the_certifier_can_be_told_how_hard_to_try():
             solver=Grassia(mode="synchronous"),
         )
     assert not lazy.converged
-    keen = grassia.eigenspace(
+    keen = eigenspace(
         problem.components,
         2,
         weights=problem.weights,
@@ -417,9 +417,7 @@ def test_a_component_that_kills_its_worker_every_time_ends_the_run(backend):
         **({} if backend == "serial" else {"workers": 2}),
     )
     with pytest.warns(UserWarning, match="WORKER_LOST"):
-        result = grassia.eigenspace(
-            problem.components, 2, weights=problem.weights, backend=engine, tol=1e-12, rng=0
-        )
+        result = eigenspace(problem.components, 2, weights=problem.weights, backend=engine, tol=1e-12, rng=0)
     assert result.status is Status.WORKER_LOST
     assert result.vectors.shape == (12, 2)
 
@@ -427,9 +425,7 @@ def test_a_component_that_kills_its_worker_every_time_ends_the_run(backend):
 def test_a_step_far_too_small_is_called_stalled_and_not_a_small_gap():
     X = np.random.default_rng(0).standard_normal((2000, 20)) * np.r_[6.0, 5.0, np.ones(18)]
     with pytest.warns(UserWarning, match="STALLED"):
-        result = grassia.eigenspace(
-            grassia.from_rows(X, 3), 2, rng=0, solver=Grassia(step=1e-9, resum_passes=0)
-        )
+        result = eigenspace(grassia.from_rows(X, 3), 2, rng=0, solver=Grassia(step=1e-9, resum_passes=0))
     assert result.status is Status.STALLED
 
 
@@ -443,7 +439,7 @@ def test_data_that_is_gone_after_a_restart_does_not_cost_the_work_done(tmp_path)
             path.unlink()
 
     with pytest.warns(UserWarning, match="COMPONENT_FAILED"):
-        result = grassia.eigenspace(
+        result = eigenspace(
             grassia.from_rows(path, 3),
             2,
             rng=0,
@@ -462,14 +458,14 @@ def test_a_file_that_changes_under_a_run_is_noticed(tmp_path):
     components = grassia.from_rows(path, 3)
     np.save(path, gaussian_rows(250, 10, 2, seed=1))
     with pytest.raises(grassia.InvalidComponent, match="must not change"):
-        grassia.eigenspace(components, 2)
+        eigenspace(components, 2)
 
 
 def test_steady_crashes_cost_a_few_passes_and_not_hundreds():
     X = np.random.default_rng(0).standard_normal((400, 12)) * np.r_[5, 4, np.linspace(1, 0.1, 10)]
-    calm = grassia.eigenspace(grassia.from_rows(X, 4), 2, backend=Simulated(), rng=0, solver=Grassia())
+    calm = eigenspace(grassia.from_rows(X, 4), 2, backend=Simulated(), rng=0, solver=Grassia())
     backend = Simulated(faults=grassia.Injector.parse(["crash:*@5%"], seed=0))
-    result = grassia.eigenspace(grassia.from_rows(X, 4), 2, backend=backend, rng=0, solver=Grassia())
+    result = eigenspace(grassia.from_rows(X, 4), 2, backend=backend, rng=0, solver=Grassia())
     assert result.converged
     assert result.history.count("worker lost") >= 3
     assert result.stats["passes"] < 10 * calm.stats["passes"]
@@ -483,11 +479,11 @@ def test_one_backend_object_serves_one_run_at_a_time():
     def again(progress):
         if not refused:
             with pytest.raises(grassia.InvalidInput, match="in use by another run"):
-                grassia.eigenspace(problem.components, 1, backend=backend)
+                eigenspace(problem.components, 1, backend=backend)
             refused.append(True)
 
-    assert grassia.eigenspace(problem.components, 1, backend=backend, callbacks=again, rng=0).converged
-    assert grassia.eigenspace(problem.components, 1, backend=backend, rng=0).converged
+    assert eigenspace(problem.components, 1, backend=backend, callbacks=again, rng=0).converged
+    assert eigenspace(problem.components, 1, backend=backend, rng=0).converged
     assert refused
 
 
@@ -496,4 +492,4 @@ def test_numbers_beyond_double_precision_are_called_so():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # numpy's own word on the overflow
         with pytest.raises(grassia.GrassiaError, match="range of double precision"):
-            grassia.eigenspace(huge, 1, rng=0, solver=Grassia())
+            eigenspace(huge, 1, rng=0, solver=Grassia())

@@ -63,7 +63,9 @@ def eigenspace(
         Positive; normalised to sum to one. Default: the row counts of components made from rows, else
         equal weights.
     solver : str or Solver
-        "auto", a name, or a solver object with its own parameters.
+        "auto", a name ("nystrom", "grassia", "power", "krylov", "covariance", "lobpcg", "orthogonal"), or a
+        solver object with its own parameters. "auto" takes "nystrom" where its models fit into memory
+        and "grassia" elsewhere; `result.stats["solver_reason"]` says why.
     backend : str or Backend
         "serial", "threads", "processes", "simulated", or a back-end object with its own parameters.
     tol : float
@@ -108,7 +110,7 @@ def eigenspace(
     n = len(loaders)
     _check(k, tol, max_passes, time_limit, checkpoint, certifier, history_limit)
     given = _check_weights(weights, n)
-    chosen, reason = _choose(solver)
+    chosen, reason = _choose(solver, loaders, k)
     engine = backends.get(backend)
     generator, seed = _generator(rng)
     start = None if v0 is None else _check_start(v0, k)
@@ -177,10 +179,24 @@ def replay(log: str | Path | Log, components: Any) -> Result:
     return server.result(statistics(server, engine))
 
 
-def _choose(solver: str | Solver[Any]) -> tuple[Solver[Any], str]:
-    if isinstance(solver, str) and solver == "auto":
-        return solvers.get("grassia"), "the only solver there is so far"
-    return solvers.get(solver), "asked for"
+def _choose(solver: str | Solver[Any], loaders: Components, k: int) -> tuple[Solver[Any], str]:
+    """The solver, and why. `auto` takes nystrom wherever its models fit into the server's memory."""
+    if not (isinstance(solver, str) and solver == "auto"):
+        return solvers.get(solver), "asked for"
+    flagship, d = solvers.Nystrom(), loaders.n_features
+    if d is None:
+        return (
+            flagship,
+            "nystrom: the fastest wherever its models fit; the number of features is not known yet",
+        )
+    try:
+        _, _, kept = flagship.sizes(len(loaders), d, min(int(k), d))
+    except InvalidInput:
+        return (
+            solvers.Grassia(),
+            f"grassia: the models of nystrom would take more than {flagship.budget:.3g} bytes",
+        )
+    return flagship, f"nystrom: its models ({kept} columns a component) fit into {flagship.budget:.3g} bytes"
 
 
 def _check(

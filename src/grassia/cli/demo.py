@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 import grassia
-from grassia import backends, geometry
+from grassia import backends, geometry, solvers
 from grassia.cli import _demo_report as report
 from grassia.cli._progress import watcher
 from grassia.errors import InvalidInput, MissingExtra
@@ -48,6 +48,7 @@ def demo(
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the data, the start and the faults.")] = 0,
     tol: Annotated[float, typer.Option(help="Wanted sine of the largest angle.")] = 1e-6,
+    solver: Annotated[str, typer.Option(help="nystrom (far fewer passes), grassia, power, ...")] = "grassia",
     backend: Annotated[Name, typer.Option(help="Where the workers run.")] = Name.processes,
     output: Annotated[Path, typer.Option(help="Folder for what it writes.")] = Path("grassia-demo"),
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the verdict only.")] = False,
@@ -59,10 +60,11 @@ def demo(
     report.md, distance.png (extra `plot`) and result.npz. Ends with 0 if converged.
     """
     faults = _check(rows, features, k, workers, slow, fault or [], seed, tol)
+    method = solvers.get(solver)
     output.mkdir(parents=True, exist_ok=True)
     console = Console(highlight=False)
     say = Console(quiet=True) if quiet else console
-    what = f"{rows} x {features} rows on {workers} workers ({backend}), k = {k}, tol = {tol:g}"
+    what = f"{rows} x {features} rows on {workers} workers ({backend}), {method.name}, k = {k}, tol = {tol:g}"
     say.print(f"[bold]grassia {grassia.__version__}[/bold]  {what}")
     say.print(f"faults: {', '.join(faults) or 'none'}")
 
@@ -81,6 +83,7 @@ def demo(
         result = grassia.eigenspace(
             grassia.from_rows(X, n_components=workers),
             k,
+            solver=method,
             backend=engine,
             tol=tol,
             rng=seed,
