@@ -14,7 +14,7 @@ X = rng.standard_normal((8000, 200)) * scales
 components = grassia.from_rows(X, n_components=4)
 
 reference = None
-for faults in ([], ["slow:0:10x"], ["slow:0:10x", "crash:2@20"]):
+for faults in ([], ["slow:0:10x"], ["slow:0:10x", "crash:2@3"]):
     engine = backends.Processes(faults=faults)
     result = grassia.eigenspace(components, k=3, backend=engine, rng=0)
     if reference is None:
