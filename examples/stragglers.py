@@ -20,9 +20,7 @@ for faults in ([], ["slow:0:10x"], ["slow:0:10x", "crash:2@3"]):
     if reference is None:
         reference = result.vectors
     angle = geometry.projection_distance(result.vectors, reference)
-    print(
-        f"{', '.join(faults) or 'no faults'}: {result.status.name}, sine to the first {angle:.1e}"
-    )
+    print(f"{', '.join(faults) or 'no faults'}: {result.status.name}, sine to the first {angle:.1e}")
     print(f"  answers {result.stats['answers']}, {result.stats['seconds']:.1f} s")
     for event in result.history.events:
         print(f"  {event.time:.2f} s: {event.kind}, component {event.component}: {event.text}")
