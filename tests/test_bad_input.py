@@ -345,3 +345,9 @@ def test_a_component_that_always_fails_is_an_error_that_names_it_and_the_cause(e
     with pytest.raises(GrassiaError, match=r"component 1 failed 4 times.*the store is down") as caught:
         grassia.eigenspace(components, 1, backend=engine(1), rng=0)
     assert isinstance(caught.value.__cause__, ConnectionError)
+
+
+@pytest.mark.parametrize("name", ["ray", "dask"])
+def test_a_backend_that_is_still_to_come_says_so(name):
+    with pytest.raises(InvalidInput, match="not in this version yet; use 'processes'"):
+        grassia.eigenspace(np.eye(3), 1, backend=name)

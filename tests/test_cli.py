@@ -277,7 +277,7 @@ def test_on_a_terminal_nothing_is_wider_than_80_columns_and_the_progress_is_wipe
 
 def test_an_interrupt_ends_the_run_with_code_130_and_leaves_a_report(tmp_path):
     size = ["--rows", "4000", "--features", "60", "--tol", "1e-12"]
-    terminal = Terminal(*size, "--slow", "1", "--fault", "delay:*:50ms", cwd=tmp_path)
+    terminal = Terminal(*size, "--slow", "1", "--fault", "delay:*:300ms", cwd=tmp_path)
     terminal.read(until="solving")
     os.kill(terminal.process.pid, signal.SIGINT)
     text = terminal.read()

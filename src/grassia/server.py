@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import deque
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -37,6 +36,7 @@ from grassia.messages import (
 )
 from grassia.moments import PooledMoments
 from grassia.result import Event, History, Result, Status, fix_signs
+from grassia.schedule import Outstanding, Schedule
 from grassia.solvers.base import Arrival, Problem, Solver
 
 log = logging.getLogger("grassia")
@@ -104,14 +104,7 @@ class Server:
         self.status: Status | None = None
         self.now = 0.0
 
-        self._groups = [list(group) for group in groups]
-        self._owner = {i: w for w, group in enumerate(self._groups) for i in group}
-        self._orders = [_Order(group, solver.order, rng) for group in self._groups]
-        self._idle: deque[int] = deque(range(len(self._groups)))
-        self._waiting: list[int] = []
-        self._busy: dict[int, _Outstanding] = {}
-        self._down: set[int] = set()
-
+        self._schedule = Schedule(groups, solver.order, rng)
         self._moments = PooledMoments(self.n, weights)
         self._informed = np.zeros(self.n, dtype=bool)
         self._ordinals = np.zeros(self.n, dtype=np.int64)
@@ -131,9 +124,7 @@ class Server:
         self.state: Any = None
         self.problem: Problem | None = None
         self._round: int | None = None
-        self._pending: list[deque[int]] = []
         self._sweep: _Sweep | None = None
-        self._new_round()
 
         self._proposals = Proposals(tol, self.n, self.limits.stall_passes)
         self._best: tuple[float, Array] | None = None
@@ -147,48 +138,38 @@ class Server:
     def ask(self) -> list[Task]:
         """Tasks for every worker that is free and has something to do."""
         tasks = []
-        while self._idle and self.status is None:
-            worker = self._idle.popleft()
-            if worker in self._down or worker in self._busy:
-                continue
+        if self.status is not None:
+            return []
+        for worker in self._schedule.free():
             task = self._task_for(worker)
             if task is None:
-                self._waiting.append(worker)
+                self._schedule.wait(worker)
                 continue
-            self._busy[worker] = self._outstanding(task)
+            self._schedule.send(self._outstanding(task))
             self.sent_bytes += task.nbytes
             tasks.append(task)
         return tasks
 
     def renew(self, task: Task) -> Task:
         """The same task, asked at the current iterate (for gradients evaluated at return)."""
-        worker = self._owner[task.component]
-        current = self._busy.get(worker)
-        if self.phase != SOLVING or current is None or current.id != task.id:
+        if self.phase != SOLVING or self._schedule.out(task.component, task.id) is None:
             return task
         query = self.solver.ask(self.state, task.component)
         if query is None:
             return task
         version = self.solver.version(self.state)
         renewed = replace(task, query=self._with_mean(task.component, query), version=version)
-        self._busy[worker] = self._outstanding(renewed)
+        self._schedule.send(self._outstanding(renewed))
         return renewed
 
-    def _outstanding(self, task: Task) -> _Outstanding:
+    def _outstanding(self, task: Task) -> Outstanding:
         informs = "mean" in task.query.arrays
-        return _Outstanding(task.id, task.component, task.version, informs, self._sweep)
+        return Outstanding(task.id, task.component, task.version, informs, self._sweep)
 
     def _task_for(self, worker: int) -> Task | None:
-        if self.phase == SOLVING and self._round is None:
-            for _ in self._groups[worker]:
-                component = self._orders[worker].next()
-                query = self.solver.ask(self.state, component)
-                if query is not None:
-                    return self._address(component, query)
-            return None
-        pending = self._pending[worker]
-        while pending:
-            component = pending.popleft()
+        no_rounds = self.phase == SOLVING and self._round is None
+        components = self._schedule.in_turn(worker) if no_rounds else self._schedule.of_round(worker)
+        for component in components:
             query = self._query(component)
             if query is not None:
                 return self._address(component, query)
@@ -217,14 +198,6 @@ class Server:
             return query
         return replace(query, arrays={**query.arrays, "mean": mean})
 
-    def _new_round(self) -> None:
-        self._pending = [deque(group) for group in self._groups]
-        self._wake()
-
-    def _wake(self) -> None:
-        self._idle.extend(self._waiting)
-        self._waiting.clear()
-
     # -- tell -----------------------------------------------------------------------------------
 
     def tell(self, messages: Sequence[Message], now: float = 0.0) -> None:
@@ -244,13 +217,12 @@ class Server:
             self._advance(arrivals)
 
     def _take_reply(self, reply: Reply, arrivals: list[Arrival]) -> None:
-        worker = self._owner.get(reply.component, -1)
-        task = self._busy.get(worker)
-        if task is None or task.id != reply.task:
+        task = self._schedule.out(reply.component, reply.task)
+        if task is None:
             self.ignored += 1  # repeated, or of a worker already given up: it was counted once
             return
         self.received_bytes += reply.nbytes
-        self._release(worker)
+        self._schedule.back(task)
         if checksum(reply.arrays) != reply.checksum:
             self.rejected += 1
             self._note("corrupt reply rejected", reply.component, "its checksum does not match")
@@ -270,12 +242,11 @@ class Server:
         arrivals.append(Arrival(reply.component, task.version, stale, reply.arrays, reply.scalars))
 
     def _take_failure(self, failure: Failure) -> None:
-        worker = self._owner.get(failure.component, -1)
-        task = self._busy.get(worker)
-        if task is None or task.id != failure.task:
+        task = self._schedule.out(failure.component, failure.task)
+        if task is None:
             self.ignored += 1
             return
-        self._release(worker)
+        self._schedule.back(task)
         self._note("task failed", failure.component, repr(failure.error))
         if isinstance(failure.error, InvalidInput | FileNotFoundError):
             rule = getattr(failure.error, "rule", str(failure.error))
@@ -283,7 +254,7 @@ class Server:
             return
         self._again(task, failure.error)
 
-    def _again(self, task: _Outstanding, cause: Exception) -> None:
+    def _again(self, task: Outstanding, cause: Exception) -> None:
         self._failures[task.component] += 1
         if self._failures[task.component] > self.limits.retries:
             error = ComponentFailed(
@@ -292,7 +263,7 @@ class Server:
             )
             self._give_up(error, cause)
             return
-        self._requeue(task.component)
+        self._schedule.again(task.component)
 
     def _give_up(self, error: GrassiaError, cause: Exception) -> None:
         """A component is out of reach: keep the work there is, or raise when there is none."""
@@ -302,17 +273,8 @@ class Server:
         log.error("%s", error)
         self._finish(Status.COMPONENT_FAILED)
 
-    def _requeue(self, component: int) -> None:
-        # A task from before this round or sweep is still to be asked in it: not twice.
-        if self._pending and component not in self._pending[self._owner[component]]:
-            self._pending[self._owner[component]].appendleft(component)
-
     def _take_loss(self, loss: Lost) -> None:
-        worker = self._owner[loss.components[0]]
-        task = self._busy.pop(worker, None)
-        self._down.add(worker)
-        if task is not None:
-            self._requeue(task.component)
+        task = self._schedule.lost(loss.components[0])
         for component in loss.components:
             self._informed[component] = False
             self._note("worker lost", component, loss.reason)
@@ -325,17 +287,11 @@ class Server:
             self._finish(Status.WORKER_LOST)
 
     def _take_restored(self, restored: Restored) -> None:
-        worker = self._owner[restored.components[0]]
-        self._down.discard(worker)
-        self._idle.append(worker)
+        self._schedule.restored(restored.components[0])
         for component in restored.components:
             self._note(
                 "worker restored", component, "started anew; its data is opened again at its next task"
             )
-
-    def _release(self, worker: int) -> None:
-        self._busy.pop(worker, None)
-        self._idle.append(worker)
 
     def _note(self, kind: str, component: int | None, text: str) -> None:
         version = 0 if self.state is None else self.solver.version(self.state)
@@ -361,7 +317,7 @@ class Server:
         if not 1 <= self.k <= d:
             raise InvalidInput(f"`k` must satisfy 1 <= k <= n_features; got k={self.k}, n_features={d}.")
         weights, total, positive, noise = moments.finish()
-        largest = max(len(group) for group in self._groups)
+        largest = max(len(group) for group in self._schedule.groups)
         self.problem = Problem(self.n, d, self.k, weights, total, positive, largest, noise)
         self._start = _starting_point(self.v0, d, self.k, self.rng)
         steps = self.solver.prepare(self.problem, self.rng)
@@ -380,7 +336,7 @@ class Server:
         self.phase = SOLVING
         self._sweep = None
         self._round = self.solver.round(self.state)
-        self._new_round()
+        self._schedule.new_round()
 
     def _solve(self, arrivals: list[Arrival]) -> None:
         before = self.solver.version(self.state)
@@ -398,9 +354,9 @@ class Server:
         round_now = self.solver.round(self.state)
         if round_now != self._round:
             self._round = round_now
-            self._new_round()
-        elif self._waiting and self.solver.version(self.state) != before and round_now is None:
-            self._wake()
+            self._schedule.new_round()
+        elif self._schedule.someone_waits and self.solver.version(self.state) != before and round_now is None:
+            self._schedule.wake()
         residual = self.solver.residual(self.state)
         if residual is None:
             return
@@ -495,7 +451,7 @@ class Server:
                 self._judge(end.value)
             return
         self._sweep = _Sweep(steps, block, self.n, first=product is None)
-        self._new_round()
+        self._schedule.new_round()
 
     def _absorb_sweep(self, sweep: _Sweep, arrivals: list[Arrival]) -> None:
         assert self.problem is not None
@@ -536,13 +492,13 @@ class Server:
 
     def check_alive(self) -> None:
         """Called when nothing moves: a solver with no question left has its iterate certified."""
-        if self.status is not None or self._busy or self._down:
+        if self.status is not None or not self._schedule.nothing_moves:
             return
         if self.phase == SOLVING and self._round is None and self.solver.residual(self.state) is not None:
             if not self._refined:
                 self._refined = True
                 self.state = self.solver.refine(self.state)
-                self._wake()
+                self._schedule.wake()
             else:
                 self._proposals.nothing_left()
                 self._certify()
@@ -556,7 +512,6 @@ class Server:
 
     def _finish(self, status: Status) -> None:
         self.status = status
-        self._idle.clear()
 
     @property
     def certificate(self) -> Certificate | None:
@@ -611,17 +566,6 @@ class Server:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Outstanding:
-    """What is remembered of a task that is out: not its arrays, or n old iterates would stay alive."""
-
-    id: int
-    component: int
-    version: int
-    informs: bool  # whether it tells the component the global mean
-    sweep: _Sweep | None
-
-
 class _Sweep:
     """A consistent product in progress: `sum w_i A_i block` over components heard so far."""
 
@@ -630,23 +574,6 @@ class _Sweep:
         self.sum = np.zeros_like(block)
         self.parts = np.zeros(block.shape[1])  # how long the parts of each column are, added up
         self.awaiting = n
-
-
-class _Order:
-    """The order in which a worker that holds several components visits them."""
-
-    def __init__(self, group: Sequence[int], order: str, rng: np.random.Generator) -> None:
-        self._group, self._order, self._rng = list(group), order, rng
-        self._queue: deque[int] = deque()
-
-    def next(self) -> int:
-        if self._order == "random" and len(self._group) > 1:
-            return self._group[int(self._rng.integers(len(self._group)))]
-        if not self._queue:
-            self._queue.extend(self._group)
-            if self._order == "shuffled" and len(self._group) > 1:
-                self._rng.shuffle(self._queue)
-        return self._queue.popleft()
 
 
 def _starting_point(v0: Array | None, d: int, k: int, rng: np.random.Generator) -> Array:

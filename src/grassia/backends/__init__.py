@@ -15,6 +15,8 @@ __all__ = ["Backend", "Processes", "Serial", "Simulated", "Threads", "get", "nam
 
 _BY_NAME: dict[str, type[Backend]] = {kind.name: kind for kind in (Serial, Simulated, Threads, Processes)}
 
+PLANNED = ("ray", "dask")
+
 
 def names() -> list[str]:
     """The names `get` knows."""
@@ -35,6 +37,8 @@ def get(backend: str | Backend, **options: Any) -> Backend:
         return backend
     if isinstance(backend, str) and backend in _BY_NAME:
         return _BY_NAME[backend](**options)
+    if backend in PLANNED:
+        raise InvalidInput(f"the back-end {backend!r} is not in this version yet; use 'processes'.")
     raise InvalidInput(
         f"`backend` must be a back-end object or one of {', '.join(map(repr, names()))}; got {backend!r}."
     )

@@ -1,0 +1,143 @@
+"""Who is free, who is out with what, and whose turn it is. The server's bookkeeping of its workers.
+
+A worker has one task at a time. In a *round* (opening, a sweep, a synchronous method) each component is asked
+once; otherwise a worker goes through its components in the solver's order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Outstanding:
+    """What is remembered of a task that is out: not its arrays, or n old iterates would stay alive."""
+
+    id: int
+    component: int
+    version: int
+    informs: bool  # whether it tells the component the global mean
+    sweep: Any  # the sweep it belongs to, if any
+
+
+class Schedule:
+    """The workers of a run.
+
+    >>> import numpy as np
+    >>> schedule = Schedule([[0, 2], [1]], "cyclic", np.random.default_rng(0))
+    >>> [(worker, next(schedule.of_round(worker))) for worker in schedule.free()]
+    [(0, 0), (1, 1)]
+    """
+
+    def __init__(self, groups: Sequence[Sequence[int]], order: str, rng: np.random.Generator) -> None:
+        self.groups = [list(group) for group in groups]
+        self._owner = {i: w for w, group in enumerate(self.groups) for i in group}
+        self._turns = [_Turns(group, order, rng) for group in self.groups]
+        self._idle: deque[int] = deque(range(len(self.groups)))
+        self._waiting: list[int] = []  # free, but there was nothing to ask of them
+        self._out: dict[int, Outstanding] = {}
+        self._down: set[int] = set()
+        self._pending: list[deque[int]] = []
+        self.new_round()
+
+    # -- whom to ask ------------------------------------------------------------------------------
+
+    def free(self) -> Iterator[int]:
+        """Workers that have nothing to do, each once."""
+        while self._idle:
+            worker = self._idle.popleft()
+            if worker not in self._down and worker not in self._out:
+                yield worker
+
+    def in_turn(self, worker: int) -> Iterator[int]:
+        """The components of a worker in the solver's order, as many as it has."""
+        return (self._turns[worker].next() for _ in self.groups[worker])
+
+    def of_round(self, worker: int) -> Iterator[int]:
+        """The components of a worker that are still to be asked in this round; each is taken off."""
+        while self._pending[worker]:
+            yield self._pending[worker].popleft()
+
+    def new_round(self) -> None:
+        """Every component is to be asked once more."""
+        self._pending = [deque(group) for group in self.groups]
+        self.wake()
+
+    def again(self, component: int) -> None:
+        """A component has to be asked once more in this round."""
+        # A task from before this round or sweep is still to be asked in it: not twice.
+        pending = self._pending[self._owner[component]]
+        if component not in pending:
+            pending.appendleft(component)
+
+    def wait(self, worker: int) -> None:
+        """There is nothing to ask of a worker for now."""
+        self._waiting.append(worker)
+
+    def wake(self) -> None:
+        """There may be something to ask of those who wait."""
+        self._idle.extend(self._waiting)
+        self._waiting.clear()
+
+    @property
+    def someone_waits(self) -> bool:
+        return bool(self._waiting)
+
+    # -- who is out -------------------------------------------------------------------------------
+
+    def send(self, task: Outstanding) -> None:
+        """A task goes out, or the one that is out is asked anew."""
+        self._out[self._owner[task.component]] = task
+
+    def out(self, component: int, task: int) -> Outstanding | None:
+        """The task of this number, if it is the one its worker is out with."""
+        found = self._out.get(self._owner.get(component, -1))
+        return found if found is not None and found.id == task else None
+
+    def back(self, task: Outstanding) -> None:
+        """Its worker is free again."""
+        worker = self._owner[task.component]
+        self._out.pop(worker, None)
+        self._idle.append(worker)
+
+    def lost(self, component: int) -> Outstanding | None:
+        """The worker of a component died; what it was out with is asked again in this round."""
+        worker = self._owner[component]
+        self._down.add(worker)
+        task = self._out.pop(worker, None)
+        if task is not None:
+            self.again(task.component)
+        return task
+
+    def restored(self, component: int) -> None:
+        """The worker of a component runs again."""
+        worker = self._owner[component]
+        self._down.discard(worker)
+        self._idle.append(worker)
+
+    @property
+    def nothing_moves(self) -> bool:
+        """Whether no answer and no restart is to be expected."""
+        return not self._out and not self._down
+
+
+class _Turns:
+    """The order in which a worker that holds several components visits them."""
+
+    def __init__(self, group: Sequence[int], order: str, rng: np.random.Generator) -> None:
+        self._group, self._order, self._rng = list(group), order, rng
+        self._queue: deque[int] = deque()
+
+    def next(self) -> int:
+        if self._order == "random" and len(self._group) > 1:
+            return self._group[int(self._rng.integers(len(self._group)))]
+        if not self._queue:
+            self._queue.extend(self._group)
+            if self._order == "shuffled" and len(self._group) > 1:
+                self._rng.shuffle(self._queue)
+        return self._queue.popleft()
