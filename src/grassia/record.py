@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from grassia.backends.base import Backend
 from grassia.errors import GrassiaError, InvalidInput, ReplayMismatch
@@ -187,8 +187,11 @@ class Replay(Backend):
         self._loaders = list(loaders)
         self._owner = {i: w for w, group in enumerate(self.groups) for i in group}
         self._workers = {w: self._new_worker(w) for w in range(len(self.groups))}
-        self.blas_threads = self._log.header.get("blas_threads")
-        self._limits = threadpool_limits(limits=self.blas_threads)
+        # Sums depend on how many threads share them, and the server need not have had as many as the workers.
+        self._server_threads = self._log.header.get("server_blas_threads")
+        self.blas_threads = self._log.header.get("blas_threads") or self._server_threads
+        self._blas = ThreadpoolController()
+        self._limits = self._blas.limit(limits=self._server_threads)
 
     def _new_worker(self, w: int) -> Worker:
         return Worker({i: self._loaders[i] for i in self.groups[w]})
@@ -233,7 +236,8 @@ class Replay(Backend):
                 return []  # a repeated reply: the server ignored it
             if self._log.header.get("evaluate") == "return":
                 task = self.renew(task)
-            reply = self._workers[self._owner[task.component]].handle(task)
+            with self._blas.limit(limits=self.blas_threads):
+                reply = self._workers[self._owner[task.component]].handle(task)
             reply = dataclasses.replace(reply, elapsed=elapsed)
             return [corrupted(reply) if damaged else reply]
         if kind == "failure":
@@ -288,6 +292,12 @@ def replay_loop(server: Server, backend: Replay) -> None:
         raise ReplayMismatch(
             f"the recorded run ended as {backend.recorded_end}, the replay as {server.status.name}."
         )
+
+
+def blas_threads() -> int | None:
+    """Threads the BLAS of this process takes now; None where there is none to ask."""
+    found = [library["num_threads"] for library in ThreadpoolController().info()]
+    return max(found) if found else None
 
 
 def encode_array(array: Array | None) -> dict[str, Any] | None:
