@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import grassia
-from grassia import solvers
 from grassia.backends import Processes, Serial, Simulated, Threads
 from grassia.backends.service import Fixed, LogNormal, speeds
 from grassia.data import as_components
@@ -303,8 +302,7 @@ def test_the_sum_is_that_of_the_products_held(table, resum_passes, lose):
     ],
     ids=["serial", "threads", "simulated", "at-return"],
 )
-def test_a_replay_gives_the_very_same_bits(problem, backend, tmp_path, monkeypatch):
-    monkeypatch.setitem(solvers._BY_NAME, "power", Power)
+def test_a_replay_gives_the_very_same_bits(problem, backend, tmp_path):
     log = tmp_path / "run.jsonl"
     recorded = grassia.eigenspace(
         problem.components,
@@ -322,8 +320,6 @@ def test_a_replay_gives_the_very_same_bits(problem, backend, tmp_path, monkeypat
 
 
 def test_processes_know_the_procedures(problem):
-    if "power" not in solvers.names():
-        pytest.skip("not registered: another process cannot find its procedures")
     result = grassia.eigenspace(
         problem.components, 3, weights=problem.weights, solver=Power(), backend=Processes(workers=2), rng=0
     )
