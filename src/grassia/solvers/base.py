@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
@@ -43,7 +44,7 @@ class Arrival:
     scalars: Mapping[str, Scalar]
 
 
-class Solver(Generic[StateT]):
+class Solver(ABC, Generic[StateT]):
     """Base of every solver. Subclasses are frozen dataclasses.
 
     A solver has no clock, does no input or output and draws no random number but from the generator it
@@ -58,41 +59,41 @@ class Solver(Generic[StateT]):
         """Consistent products wanted before the start (as `certify` does it), or None."""
         return None
 
+    @abstractmethod
     def init(self, problem: Problem, W: Array, prepared: Any) -> StateT:
         """The state before anything was asked; `W` is the orthonormal start."""
-        raise NotImplementedError
 
     def round(self, state: StateT) -> int | None:
         """The number of the current round, in which each component is asked once; None: no rounds."""
         return None
 
+    @abstractmethod
     def ask(self, state: StateT, component: int) -> Query | None:
         """What to ask of a component now; None when there is nothing."""
-        raise NotImplementedError
 
+    @abstractmethod
     def tell(self, state: StateT, arrivals: Sequence[Arrival]) -> StateT:
         """Absorb the arrived subset and move the iterate where the method says so."""
-        raise NotImplementedError
 
     def lost(self, state: StateT, component: int) -> StateT:
         """The worker that held this component died, with whatever it had cached."""
         return state
 
+    @abstractmethod
     def version(self, state: StateT) -> int:
         """How many times the iterate has moved."""
-        raise NotImplementedError
 
+    @abstractmethod
     def subspace(self, state: StateT) -> Array:
         """The current iterate, orthonormal (d, k)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def residual(self, state: StateT) -> float | None:
         """Estimated norm of the residual of the iterate, however stale; None before there is one."""
-        raise NotImplementedError
 
+    @abstractmethod
     def scale(self, state: StateT) -> float:
         """A number of the size of the wanted eigenvalues, to measure residuals against."""
-        raise NotImplementedError
 
     def step_size(self, state: StateT) -> float:
         """The step last taken; NaN for a method that has none."""
@@ -118,6 +119,6 @@ class Solver(Generic[StateT]):
         """Make use of the exact product of A with the frozen iterate."""
         return state
 
+    @abstractmethod
     def restart(self, state: StateT, W: Array) -> StateT:
         """Go on from another subspace: the current one was proved not to be the leading one."""
-        raise NotImplementedError
