@@ -2,7 +2,8 @@
 
 A component can multiply a block of vectors and tell its moments; that is all a solver needs. To
 add another kind (data on an accelerator, a remote service), subclass `Component` and write two
-methods, `Component._measure` and `Component._product`.
+methods, `Component._measure` and `Component._product`; a third, `Component._product_single`, if it
+can multiply faster in single precision.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ Float = NDArray[np.float64]
 # With |mean|^2 beyond this many traces, centring by algebra would lose digits that an explicit
 # subtraction keeps, so tiles are centred in a buffer instead.
 _LARGE_OFFSET = 1e4
+# The same in single precision, which has fewer digits to lose; beyond _LARGE_OFFSET it is not used.
+_LARGE_OFFSET_SINGLE = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,9 @@ class Moments:
     noise : float
         How far products may be from those of an exact symmetric operator, beyond rounding at the
         operator's own size: the part of a matrix that is not symmetric, digits lost far from the origin.
+    single : bool
+        Whether ``single=True`` makes a difference to `Component.apply`. It is then faster, and its
+        error some float32 rounding units of the operator's size.
     """
 
     n_features: int
@@ -67,6 +73,7 @@ class Moments:
     trace: float | None
     positive: bool
     noise: float = 0.0
+    single: bool = False
 
 
 class Component(ABC):
@@ -74,7 +81,8 @@ class Component(ABC):
 
     A subclass calls ``super().__init__(d)`` and writes `_measure`, which validates the data and
     returns its `Moments`, and `_product`, which multiplies a checked float64 block. Caching,
-    checks of the block and the rank-one term of centred rows are done here.
+    checks of the block and the rank-one term of centred rows are done here. One that can also
+    multiply in single precision writes `_product_single` and says so in ``Moments.single``.
 
     Notes
     -----
@@ -95,6 +103,10 @@ class Component(ABC):
     def _product(self, V: Float) -> Float:
         """``A_i V`` in a new C-contiguous array, for a C-contiguous float64 block of d rows."""
 
+    def _product_single(self, V: Float) -> Float:
+        """`_product` in faster, less exact arithmetic; called only if ``Moments.single``."""
+        return self._product(V)
+
     def moments(self) -> Moments:
         """Count, mean, trace and sign; reads the data at most once, then answers from memory.
 
@@ -107,13 +119,16 @@ class Component(ABC):
             self._moments = self._measure()
         return self._moments
 
-    def apply(self, V: ArrayLike) -> Float:
+    def apply(self, V: ArrayLike, single: bool = False) -> Float:
         """``A_i V``, plus ``(mu_i - mu)((mu_i - mu)^T V)`` once `recenter` has told the mean.
 
         Parameters
         ----------
         V : array-like of shape (n_features, b)
             Any real dtype; the arithmetic is float64.
+        single : bool, default False
+            Multiply in float32 where ``moments().single`` says that the data allow it; where they
+            do not, nothing changes.
 
         Returns
         -------
@@ -121,18 +136,20 @@ class Component(ABC):
             New, float64, C-contiguous.
         """
         block = _checks.block_of(V, self.n_features)
-        out = self._product(block)
+        out = self._product_single(block) if single and self.moments().single else self._product(block)
         if self._offset is not None:
             out += np.outer(self._offset, self._offset @ block)
         return out
 
-    def dense(self) -> Float:
+    def dense(self, single: bool = False) -> Float:
         """``A_i`` itself, d x d, with the same rank-one term as `apply`; for d up to a few thousand.
+
+        `single` is that of `apply`.
 
         Cost: that of the kind of component (rows: ``m d^2`` flops in one read), and d^2 numbers of
         memory a few times over.
         """
-        out = self._dense()
+        out = self._dense_single() if single and self.moments().single else self._dense()
         if self._offset is not None:
             out += np.outer(self._offset, self._offset)
         return out
@@ -147,6 +164,10 @@ class Component(ABC):
             block[np.arange(start, start + width), np.arange(width)] = 1.0
             out[:, start : start + width] = self._product(block)
         return (out + out.T) / 2.0
+
+    def _dense_single(self) -> Float:
+        """`_dense` in faster, less exact arithmetic; called only if ``Moments.single``."""
+        return self._dense()
 
     def recenter(self, mean: ArrayLike) -> None:
         """Tell a centred component the mean ``mu`` of all the data; no effect on other kinds.
@@ -213,19 +234,26 @@ class MatrixComponent(Component):
             )
         trace = float(A.diagonal().sum(dtype=np.float64))
         # A matrix whose entries differ from their mirror by g is within g d of a symmetric one.
-        return Moments(self.n_features, None, None, trace, False, scan.gap * self.n_features)
+        noise = scan.gap * self.n_features
+        in_range = gram.single_in_range(scan.largest, scan.largest * self.n_features)
+        single = not self._sparse and A.dtype == np.float32 and in_range
+        return Moments(self.n_features, None, None, trace, False, noise, bool(single))
 
     def _product(self, V: Float) -> Float:
         A = self._matrix
         if self._sparse or A.dtype == np.float64:
             return np.ascontiguousarray(A @ V, dtype=np.float64)
         out = np.empty(V.shape)
-        step = gram.dense_tile_rows(self.n_features, V.shape[1])
+        step = gram.dense_tile_rows(self.n_features)
         for start in range(0, self.n_features, step):
             # Upcast strip by strip, so that a float32 matrix never takes the memory of a float64.
             strip = A[start : start + step].astype(np.float64)
             np.matmul(strip, V, out=out[start : start + step])
         return out
+
+    def _product_single(self, V: Float) -> Float:
+        block, scale = gram.single_block(V)
+        return np.multiply(self._matrix @ block, scale, dtype=np.float64, order="C")
 
     def _dense(self) -> Float:
         A: Any = self._matrix
@@ -249,9 +277,13 @@ class RowsComponent(Component):
     Notes
     -----
     Each `apply` reads the rows once, in tiles, at ``4 m d b`` flops (``4 nnz b`` sparse), computing
-    in float64; other dtypes are upcast tile by tile. A memmap is read through the page cache and
-    not copied into memory. Fortran-ordered memmaps work, but every tile then touches every page.
-    NaN and infinities are found by `moments`, which `apply` does not call when ``center=False``.
+    in float64; other dtypes are upcast tile by tile. With ``single=True`` dense rows of float32,
+    float16, bool or integers of at most 16 bits are multiplied in float32 and summed over tiles in
+    float64, unless their mean dwarfs their spread or float32 would overflow.
+
+    A memmap is read through the page cache and not copied into memory. Fortran-ordered memmaps
+    work, but every tile then touches every page. NaN and infinities are found by `moments`, which
+    `apply` in double precision does not call when ``center=False``.
 
     Examples
     --------
@@ -280,44 +312,70 @@ class RowsComponent(Component):
         else:
             # The plain-array view of a memmap spares the subclass's cost at every slice.
             self._rows = np.asarray(rows)
-            self._buffered = gram.needs_buffer(self._rows)
-
-    def _tile(self, width: int) -> int:
-        return self._tile_rows or gram.dense_tile_rows(self.n_features, width)
+        # How tiles are centred, in double and in single precision; decided when measured.
+        self._explicit = False
+        self._explicit_single = False
 
     def _measure(self) -> Moments:
         d = self.n_features
         if self._sparse:
             sums = gram.sparse_row_sums(self._tiles, d, self.center)
         else:
-            sums = gram.dense_row_sums(self._rows, self.center, tile_rows=self._tile(1))
+            sums = gram.dense_row_sums(self._rows, self.center, tile_rows=self._dense_tile())
         if not np.isfinite(sums.squares):
             raise InvalidComponent(_checks.bad_rows(self._rows))
         _checks.require_exact_integers(self._rows)
         trace = sums.squares / self.n_rows
         mean = sums.mean
-        if mean is not None and not self._sparse and float(mean @ mean) > _LARGE_OFFSET * trace:
-            self._buffered = True
-        offset = 0.0 if mean is None else float(np.finfo(np.float64).eps * np.linalg.norm(mean))
+        offset_squared = 0.0 if mean is None else float(mean @ mean)
+        self._explicit = offset_squared > _LARGE_OFFSET * trace
+        self._explicit_single = offset_squared > _LARGE_OFFSET_SINGLE * trace
+        offset = float(np.finfo(np.float64).eps * np.sqrt(offset_squared))
         noise = 4.0 * offset * float(np.sqrt(trace)) + offset**2
-        return Moments(d, float(self.n_rows), mean, trace, True, noise)
+        single = self._single_suffices(trace, trace + offset_squared)
+        return Moments(d, float(self.n_rows), mean, trace, True, noise, single)
+
+    def _single_suffices(self, trace: float, trace_about_zero: float) -> bool:
+        if self._sparse or self._explicit or not gram.exact_in_single(self._rows.dtype):
+            return False
+        # A bound on any number met on the way, for blocks whose entries are at most one.
+        largest = self.n_rows * trace_about_zero * float(np.sqrt(self.n_features))
+        return gram.single_in_range(trace, largest)
+
+    def _dense_tile(self) -> int:
+        return self._tile_rows or gram.dense_tile_rows(self.n_features)
+
+    def _mean(self) -> Float | None:
+        return self.moments().mean if self.center else None
 
     def _product(self, V: Float) -> Float:
-        mean = self.moments().mean if self.center else None
+        mean = self._mean()
         if self._sparse:
             out = gram.sparse_gram_product(self._tiles, V, mean)
         else:
-            tile, buffered = self._tile(V.shape[1]), self._buffered
-            out = gram.dense_gram_product(self._rows, V, mean, tile_rows=tile, buffered=buffered)
+            tile, explicit = self._dense_tile(), self._explicit
+            out = gram.dense_gram_product(self._rows, V, mean, tile_rows=tile, explicit=explicit)
+        out /= self.n_rows
+        return out
+
+    def _product_single(self, V: Float) -> Float:
+        tile, explicit = self._dense_tile(), self._explicit_single
+        mean = self._mean()
+        out = gram.dense_gram_product(self._rows, V, mean, tile_rows=tile, explicit=explicit, single=True)
         out /= self.n_rows
         return out
 
     def _dense(self) -> Float:
-        mean = self.moments().mean if self.center else None
+        mean = self._mean()
         if self._sparse:
             out = gram.sparse_gram(self._tiles, self.n_features, mean)
         else:
             out = gram.dense_gram(self._rows, mean, tile_rows=self._tile_rows)
+        out /= self.n_rows
+        return out
+
+    def _dense_single(self) -> Float:
+        out = gram.dense_gram(self._rows, self._mean(), tile_rows=self._tile_rows, single=True)
         out /= self.n_rows
         return out
 
@@ -454,22 +512,28 @@ class SumComponent(Component):
         trace = float(self._weights @ np.array(known)) if len(known) == len(found) else None
         positive = all(m.positive for m in found)
         noise = float(self._weights @ np.array([m.noise for m in found]))
-        return Moments(self.n_features, sum(counts) if counted else None, mean, trace, positive, noise)
+        count = sum(counts) if counted else None
+        single = any(m.single for m in found)
+        return Moments(self.n_features, count, mean, trace, positive, noise, single)
 
     def _product(self, V: Float) -> Float:
-        self.moments()
-        assert self._weights is not None
-        out = np.zeros(V.shape)
-        for weight, part in zip(self._weights, self._parts, strict=True):
-            out += weight * part.apply(V)
-        return out
+        return self._mix(V.shape, lambda part: part.apply(V))
+
+    def _product_single(self, V: Float) -> Float:
+        return self._mix(V.shape, lambda part: part.apply(V, single=True))
 
     def _dense(self) -> Float:
+        return self._mix((self.n_features, self.n_features), lambda part: part.dense())
+
+    def _dense_single(self) -> Float:
+        return self._mix((self.n_features, self.n_features), lambda part: part.dense(single=True))
+
+    def _mix(self, shape: tuple[int, ...], of: Callable[[Component], Float]) -> Float:
         self.moments()
         assert self._weights is not None
-        out = np.zeros((self.n_features, self.n_features))
+        out = np.zeros(shape)
         for weight, part in zip(self._weights, self._parts, strict=True):
-            out += weight * part.dense()
+            out += weight * of(part)
         return out
 
     def recenter(self, mean: ArrayLike) -> None:

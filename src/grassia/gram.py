@@ -7,14 +7,17 @@ Nothing in this module checks its arguments: the components do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from scipy.linalg.blas import dsyrk
+from threadpoolctl import ThreadpoolController
 
 __all__ = [
     "RowSums",
@@ -25,9 +28,11 @@ __all__ = [
     "dense_gram_product",
     "dense_row_sums",
     "dense_tile_rows",
+    "exact_in_single",
     "first_bad_row",
-    "needs_buffer",
     "scan_symmetry",
+    "single_block",
+    "single_in_range",
     "sparse_gram",
     "sparse_gram_product",
     "sparse_row_sums",
@@ -35,105 +40,235 @@ __all__ = [
 ]
 
 Float = NDArray[np.float64]
+Part = TypeVar("Part")
 
-# OpenBLAS multiplies without first packing its operands while rows * inner * columns stays below
-# this; for the few columns of an eigenspace block, packing costs more than the arithmetic.
-_UNPACKED_FLOPS = 1_000_000
+# On these cores OpenBLAS multiplies small matrices where they lie, on the calling thread. Its way
+# for large ones first copies ("packs") the operands, which for the few columns of an eigenspace
+# block costs two to three times the arithmetic. "Small" is rows * inner * columns up to
+# _SMALL_PRODUCT and, for the first of our two products, rows * columns up to _SMALL_RESULT.
+_CORES_WITH_SMALL_PRODUCTS = {"SkylakeX", "Cooperlake", "SapphireRapids"}
+_SMALL_PRODUCT = 1_000_000
+_SMALL_RESULT = 1_200
+# A wider block is multiplied in strips of columns, each of which stays in cache for the whole tile.
+_STRIP_COLUMNS = 24
+
 _CACHE_BYTES = 1 << 20
 _BUFFER_BYTES = 32 << 20
 
+# Less than this for each is not worth a thread: about a millisecond.
+_THREAD_FLOPS = 100_000_000
+_THREAD_ENTRIES = 4_000_000
 
-def dense_tile_rows(n_features: int, width: int) -> int:
-    """Rows per tile for a product of dense rows with a block of ``width`` columns.
+# A sum of squares about zero may exceed the one about the mean by this factor, so that their
+# difference loses a digit and a half; beyond it a tile is centred before it is squared.
+_CANCELLATION = 32.0
 
-    The tile is kept small enough for the unpacked matrix product and for a second-level cache. When
-    that would leave fewer than 16 rows, the packed product runs anyway and 256 rows spread its
-    overhead. No tile is larger than 32 MiB as float64 (or one row, if a row is larger).
+
+@lru_cache(maxsize=1)
+def _blas() -> Any:
+    """The BLAS that numpy uses, as threadpoolctl sees it, or None; kept, as finding it takes a while."""
+    found = [lib for lib in ThreadpoolController().lib_controllers if lib.user_api == "blas"]
+    of_numpy = [lib for lib in found if "numpy" in str(lib.filepath)]
+    return (of_numpy or found or [None])[0]
+
+
+def _small_products() -> bool:
+    """Whether small products are cheap here, see `_CORES_WITH_SMALL_PRODUCTS`."""
+    return getattr(_blas(), "architecture", None) in _CORES_WITH_SMALL_PRODUCTS
+
+
+def _threads(work: float, each: float) -> int:
+    """How many threads of ours to use: as many as BLAS may, unless BLAS itself makes use of them."""
+    if not _small_products():
+        return 1
+    return max(1, min(int(_blas().num_threads or 1), int(work / each)))
+
+
+def _over_rows(work: Callable[[int, int], Part], n_rows: int, threads: int) -> list[Part]:
+    """``work(start, stop)`` over equal ranges of rows, a thread for each; results in their order."""
+    bounds = [n_rows * i // threads for i in range(threads + 1)]
+    if threads == 1:
+        return [work(0, n_rows)]
+    with ThreadPoolExecutor(threads - 1) as pool:
+        others = [pool.submit(work, a, b) for a, b in pairwise(bounds[1:])]
+        return [work(0, bounds[1]), *(other.result() for other in others)]
+
+
+def dense_tile_rows(n_features: int) -> int:
+    """Rows per tile for passes over dense rows.
+
+    128 rows spread the cost of adding a tile's result; more if they fit a second-level cache as
+    float64. Where small products are not cheap, tiles are four times as tall, for packing and BLAS
+    threads to pay off. No tile is larger than 32 MiB as float64 (or one row, if a row is larger).
 
     Examples
     --------
-    >>> dense_tile_rows(3072, 3), dense_tile_rows(3072, 10), dense_tile_rows(3072, 50)
-    (64, 32, 256)
+    >>> dense_tile_rows(100_000_000)
+    1
     """
     row_bytes = 8 * n_features
-    unpacked = _UNPACKED_FLOPS // (n_features * max(width, 1))
-    if unpacked >= 16:
-        rows = min(unpacked, max(64, _CACHE_BYTES // row_bytes), 1024)
-    else:
-        rows = 256
+    rows = min(max(128, _CACHE_BYTES // row_bytes), 1024)
+    if not _small_products():
+        rows *= 4
     return max(1, min(rows, _BUFFER_BYTES // row_bytes))
 
 
-def needs_buffer(X: NDArray[Any]) -> bool:
-    """Whether tiles of `X` must be copied to float64 before BLAS can use them where they lie."""
-    unit = X.itemsize in X.strides
-    return not (X.dtype == np.float64 and X.flags.aligned and unit)
+def exact_in_single(dtype: np.dtype[Any]) -> bool:
+    """Whether float32 holds every value of `dtype`.
+
+    Examples
+    --------
+    >>> [exact_in_single(np.dtype(t)) for t in ("f4", "u2", "?", "i4", "f8")]
+    [True, True, True, False, False]
+    """
+    return bool(np.can_cast(dtype, np.float32, "safe"))
+
+
+def single_in_range(smallest: float, largest: float) -> bool:
+    """Whether products of sizes between these neither vanish nor overflow in float32."""
+    return smallest > 1e-20 and largest < 1e37
+
+
+def single_block(V: Float) -> tuple[NDArray[np.float32], Float]:
+    """`V` in float32, its columns scaled to a largest entry of one, and the scales.
+
+    Scaled, columns of any size are in the range of float32.
+    """
+    scale = abs(V).max(axis=0, initial=0.0)
+    scale[~(np.isfinite(scale) & (scale > 0.0))] = 1.0
+    return (V / scale).astype(np.float32), scale
+
+
+def _usable_in_place(X: NDArray[Any], dtype: Any) -> bool:
+    """Whether BLAS can use tiles of `X` where they lie, in arithmetic of `dtype`."""
+    return bool(X.dtype == dtype and X.flags.aligned and X.itemsize in X.strides)
 
 
 def dense_gram_product(
-    X: NDArray[Any], V: Float, mean: Float | None, *, tile_rows: int, buffered: bool
+    X: NDArray[Any], V: Float, mean: Float | None, *, tile_rows: int, explicit: bool, single: bool = False
 ) -> Float:
     """``(X - 1 mean^T)^T (X - 1 mean^T) V`` with one read of `X`; `mean` None means zero.
 
-    With `buffered`, each tile is copied to float64 and centred there: needed for other dtypes, and
-    the accurate way when the mean dwarfs the spread. Otherwise tiles are used where they lie and
-    the mean is removed by algebra: ``X^T Z - mean (1^T Z)`` with ``Z = X V - 1 (mean^T V)``.
+    With `explicit`, each tile is copied and centred, the accurate way when the mean dwarfs the
+    spread. Otherwise the mean is removed by algebra, ``X^T Z - mean (1^T Z)`` with
+    ``Z = X V - 1 (mean^T V)``, and tiles are copied only if BLAS cannot use them where they lie.
+    With `single` a tile is multiplied in float32; the sum over tiles is in float64 all the same.
 
-    Cost: ``4 m d b`` flops; ``tile_rows * (d + b) + 2 d b`` numbers of working memory.
+    Cost: ``4 m d b`` flops; ``tile_rows * (d + b) + 2 d b`` numbers of working memory a thread.
     """
     m, d = X.shape
     b = V.shape[1]
-    rows = min(tile_rows, m)
-    # The sum is kept transposed: (b x t)(t x d) walks the tile along its rows, which is faster.
-    out = np.zeros((b, d))
-    part = np.empty((b, d))
-    Z = np.empty((rows, b))
-    buffer = np.empty((rows, d)) if buffered else None
-    implicit = mean is not None and not buffered
-    shift = mean @ V if mean is not None and implicit else None
-    total = np.zeros(b)
-    for start in range(0, m, rows):
-        T = X[start : start + rows]
-        n = T.shape[0]
-        if buffer is not None:
-            T = _centred_tile(T, mean, buffer[:n])
-        z = np.matmul(T, V, out=Z[:n])
-        if shift is not None:
-            z -= shift
-            total += z.sum(axis=0)
-        out += np.matmul(z.T, T, out=part)
-    if mean is not None and implicit:
+    if b == 0:
+        return np.zeros((d, 0))
+    dtype = np.float32 if single else np.float64
+    block, scale = single_block(V) if single else (V, None)
+    Vt = np.ascontiguousarray(block.T)
+    explicit = explicit and mean is not None
+    centre = mean.astype(dtype) if explicit and mean is not None else None
+    shift = (mean @ block).astype(dtype)[:, None] if mean is not None and not explicit else None
+    copied = explicit or not _usable_in_place(X, dtype)
+
+    def over(start: int, stop: int) -> tuple[Float, Float]:
+        rows = min(tile_rows, stop - start)
+        # The sum is kept transposed: (b x t)(t x d) walks the tile along its rows, which is faster.
+        out, part = np.zeros((b, d)), np.empty((b, d), dtype)
+        Z = np.empty((b, rows), dtype)
+        buffer = np.empty((rows, d), dtype) if copied else None
+        total = np.zeros(b)
+        for first in range(start, stop, rows):
+            T = X[first : min(first + rows, stop)]
+            if buffer is not None:
+                T = _centred_tile(T, centre, buffer[: len(T)])
+            z = Z[:, : len(T)]
+            _times_block(Vt, T, z)
+            if shift is not None:
+                z -= shift
+                total += z.sum(axis=1, dtype=np.float64)
+            _times_tile(z, T, part)
+            out += part
+        return out, total
+
+    found = _over_rows(over, m, _threads(4.0 * m * d * b, _THREAD_FLOPS))
+    out, total = found[0]
+    for other_out, other_total in found[1:]:
+        out += other_out
+        total += other_total
+    if mean is not None and not explicit:
         out -= np.outer(total, mean)
+    if scale is not None:
+        out *= scale[:, None]
     return np.array(out.T, order="C")
 
 
-def dense_gram(X: NDArray[Any], mean: Float | None, *, tile_rows: int | None = None) -> Float:
+def _times_block(Vt: NDArray[Any], T: NDArray[Any], z: NDArray[Any]) -> None:
+    """``z = Vt T^T``, in one call to numpy that makes many small products where those are cheap."""
+    b, d = Vt.shape
+    n = len(T)
+    if not _small_products() or 4 * d > _SMALL_PRODUCT:
+        np.matmul(Vt, T.T, out=z)
+        return
+    # Fewer than four rows a product would not keep the kernel busy.
+    strips = max(-(-b // _STRIP_COLUMNS), -(-4 * d * b // _SMALL_PRODUCT))
+    width = -(-b // strips)
+    step = min(_SMALL_PRODUCT // (d * width), _SMALL_RESULT // width, n)
+    whole = n - n % step
+    tiles = T[:whole].reshape(-1, step, d).transpose(0, 2, 1)
+    for i in range(0, b, width):
+        V, zi = Vt[i : i + width], z[i : i + width]
+        np.matmul(V, tiles, out=zi[:, :whole].reshape(len(V), -1, step).transpose(1, 0, 2))
+        if whole < n:
+            np.matmul(V, T[whole:].T, out=zi[:, whole:])
+
+
+def _times_tile(z: NDArray[Any], T: NDArray[Any], out: NDArray[Any]) -> None:
+    """``out = z T``, in one call to numpy that makes many small products where those are cheap."""
+    b, (n, d) = len(z), T.shape
+    step = min(d, _SMALL_PRODUCT // (n * b) // 16 * 16)
+    if not _small_products() or step == 0:
+        np.matmul(z, T, out=out)
+        return
+    whole = d - d % step
+    strips = T[:, :whole].reshape(n, -1, step).transpose(1, 0, 2)
+    np.matmul(z, strips, out=out[:, :whole].reshape(b, -1, step).transpose(1, 0, 2))
+    if whole < d:
+        np.matmul(z, T[:, whole:], out=out[:, whole:])
+
+
+def dense_gram(
+    X: NDArray[Any], mean: Float | None, *, tile_rows: int | None = None, single: bool = False
+) -> Float:
     """``(X - 1 mean^T)^T (X - 1 mean^T)``, d x d, with one read of `X`; `mean` None means zero.
 
-    Tiles are copied to float64 and centred there; each is a symmetric rank-t update of one triangle, half
-    the work of a matrix product.
+    Centred tiles are copied; with `single` they are multiplied in float32 and summed in float64.
 
     Cost: ``m d^2`` flops; ``2 d^2 + tile_rows * d`` numbers of memory.
     """
     m, d = X.shape
-    rows = min(m, tile_rows or max(1, min(1024, _BUFFER_BYTES // (8 * d))))
-    buffer = np.empty((rows, d))
-    triangle = np.zeros((d, d), order="F")
+    dtype = np.dtype(np.float32 if single else np.float64)
+    # Tall tiles, since each costs an addition of d^2 numbers.
+    rows = min(m, tile_rows or max(1, min(4096, _BUFFER_BYTES // (dtype.itemsize * d))))
+    centre = None if mean is None else mean.astype(dtype)
+    copied = centre is not None or not _usable_in_place(X, dtype)
+    buffer = np.empty((rows, d), dtype) if copied else None
+    out, part = np.zeros((d, d)), np.empty((d, d), dtype)
     for start in range(0, m, rows):
         T = X[start : start + rows]
-        centred = _centred_tile(T, mean, buffer[: T.shape[0]])
-        triangle = dsyrk(1.0, centred.T, beta=1.0, c=triangle, overwrite_c=1)
-    out = np.array(triangle.T, order="C")
-    out += triangle
-    out[np.diag_indices(d)] = triangle.diagonal()
+        if buffer is not None:
+            T = _centred_tile(T, centre, buffer[: len(T)])
+        # numpy sees that the factors are one array and does half the work, a symmetric update.
+        out += np.matmul(T.T, T, out=part)
     return out
 
 
-def _centred_tile(T: NDArray[Any], mean: Float | None, buffer: Float) -> Float:
-    if mean is None:
-        np.copyto(buffer, T, casting="same_kind")
-    else:
-        np.subtract(T, mean, out=buffer, casting="same_kind")
+def _centred_tile(T: NDArray[Any], centre: NDArray[Any] | None, buffer: NDArray[Any]) -> NDArray[Any]:
+    """`T` less `centre`, in `buffer`."""
+    if centre is not None and (T.dtype == buffer.dtype or T.itemsize > 8):
+        np.subtract(T, centre, out=buffer, casting="same_kind")
+        return buffer
+    # Converting and subtracting at once would be slower.
+    np.copyto(buffer, T, casting="same_kind")
+    if centre is not None:
+        buffer -= centre
     return buffer
 
 
@@ -161,26 +296,60 @@ class RowSums:
 
 def dense_row_sums(X: NDArray[Any], center: bool, *, tile_rows: int) -> RowSums:
     """Mean and centred sum of squares in one tiled read, cut short once they are not finite."""
-    m, d = X.shape
-    rows = min(tile_rows, m)
-    buffer = np.empty((rows, d))
-    # The first row is a typical value, so that what is averaged has no large common offset.
-    origin = np.array(X[0], dtype=np.float64) if center else None
-    sums = RowSums(0, np.zeros(d) if center else None, 0.0)
+
+    def over(start: int, stop: int) -> RowSums:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return _row_sums(X[start:stop], center, min(tile_rows, stop - start))
+
+    first, *others = _over_rows(over, len(X), _threads(X.size, _THREAD_ENTRIES))
     with np.errstate(over="ignore", invalid="ignore"):
-        for start in range(0, m, rows):
-            T = X[start : start + rows]
-            n = T.shape[0]
-            D = _centred_tile(T, origin, buffer[:n])
-            mean = D.mean(axis=0) if center else None
-            if mean is not None:
-                D -= mean
-            sums.add(n, mean, float(np.vdot(D, D)))
-            if not np.isfinite(sums.squares):
-                break
-        if sums.mean is not None and origin is not None:
-            sums.mean += origin
+        for other in others:
+            first.add(other.count, other.mean, other.squares)
+    return first
+
+
+def _row_sums(X: NDArray[Any], center: bool, rows: int) -> RowSums:
+    m, d = X.shape
+    buffer = np.empty((rows, d))
+    in_place = _usable_in_place(X, np.float64)
+    sums = RowSums(0, np.zeros(d) if center else None, 0.0)
+    origin: Float | None = None
+    for start in range(0, m, rows):
+        T = X[start : start + rows]
+        n = len(T)
+        D = T if in_place else _centred_tile(T, None, buffer[:n])
+        mean, squares = None, _sum_of_squares(D)
+        if center:
+            mean, squares = _tile_moments(T, D, squares, buffer[:n])
+            # Averaged about the first tile's mean, so that a large common offset costs no digits.
+            origin = mean.copy() if origin is None else origin
+            mean -= origin
+        sums.add(n, mean, squares)
+        if not np.isfinite(sums.squares):
+            break
+    if sums.mean is not None and origin is not None:
+        sums.mean += origin
     return sums
+
+
+def _tile_moments(T: NDArray[Any], D: Float, about_zero: float, buffer: Float) -> tuple[Float, float]:
+    """Mean and squares about it of a tile, given it in float64 and its squares about zero."""
+    n = len(D)
+    mean = D.sum(axis=0) / n
+    squares = about_zero - n * float(mean @ mean)
+    if squares * _CANCELLATION > about_zero:
+        return mean, squares
+    D = _centred_tile(T, mean, buffer)
+    correction = D.sum(axis=0) / n
+    return mean + correction, _sum_of_squares(D) - n * float(correction @ correction)
+
+
+def _sum_of_squares(D: Float) -> float:
+    # By short dot products: BLAS spreads a long one over threads that cost more than they save.
+    rows = D.T if D.strides[0] < D.strides[1] else D
+    step = 8192
+    strips = (rows[:, i : i + step] for i in range(0, rows.shape[1], step))
+    return float(sum(np.matmul(s[:, None, :], s[:, :, None]).sum() for s in strips))
 
 
 def csr_rows(X: Any, start: int, stop: int) -> Any:
@@ -290,7 +459,7 @@ def first_bad_row(X: Any) -> int | None:
     if sp.issparse(X):
         bad = np.flatnonzero(~np.isfinite(X.data))
         return int(np.searchsorted(X.indptr, bad[0], side="right")) - 1 if bad.size else None
-    step = dense_tile_rows(X.shape[1], 1)
+    step = dense_tile_rows(X.shape[1])
     for start in range(0, X.shape[0], step):
         bad = np.flatnonzero(~np.isfinite(X[start : start + step]).all(axis=1))
         if bad.size:
@@ -312,7 +481,7 @@ def scan_symmetry(A: Any) -> SymmetryScan:
     """Scan a square matrix strip by strip; working memory is a strip (a copy, if sparse)."""
     d = A.shape[0]
     sparse = sp.issparse(A)
-    step = d if sparse else dense_tile_rows(d, 1)
+    step = d if sparse else dense_tile_rows(d)
     largest, gap, at = 0.0, 0.0, (0, 0)
     for start in range(0, d, step):
         strip = A[start : start + step].astype(np.float64, copy=False)
