@@ -218,25 +218,6 @@ def test_arguments_that_make_no_sense_are_refused_by_name(problem, options, name
         eigenspace(problem.components, 3, **options)
 
 
-def test_auto_takes_nystrom_where_its_models_fit_and_says_why(problem):
-    result = grassia.eigenspace(problem.components, 3, weights=problem.weights, rng=0)
-    assert result.converged
-    assert result.stats["solver"] == "nystrom"
-    assert "fit" in result.stats["solver_reason"]
-    assert projection_distance(result.vectors, problem.leading(3)) <= 1e-6
-
-
-def test_auto_takes_grassia_where_the_models_would_not_fit():
-    """Too wide to hold models of: 40 operators in 2 million features. Nothing is run."""
-    from grassia.api import _choose
-    from grassia.data import OperatorLoader, as_components
-
-    wide = as_components([OperatorLoader(lambda V: V, n_features=2_000_000)] * 40)
-    solver, reason = _choose("auto", wide, 10)
-    assert solver.name == "grassia"
-    assert "would take more than" in reason
-
-
 @pytest.mark.parametrize("name", grassia.solvers.names())
 def test_every_solver_by_name_finds_the_space(problem, name):
     result = grassia.eigenspace(problem.components, 3, weights=problem.weights, solver=name, rng=0)

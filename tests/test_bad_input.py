@@ -158,8 +158,10 @@ def test_weights_that_break_a_rule_are_refused_by_their_component(engine, weight
 @pytest.mark.parametrize(
     ("v0", "text"),
     [
-        (np.ones((3, 2)), r"shape \(n_features, k\).*\(3, 2\)"),
-        (np.ones((2, 1)), r"shape.*\(3, 1\).*\(2, 1\)"),
+        (np.ones((3, 2)), "rank 2"),
+        (np.ones((3, 0)), r"shape.*k = 1.*\(3, 0\)"),
+        (np.ones((2, 1)), r"shape.*n_features = 3.*\(2, 1\)"),
+        (np.eye(4)[:, :2], r"shape.*n_features = 3.*\(4, 2\)"),
         (np.ones((3, 1, 1)), r"shape.*\(3, 1, 1\)"),
         (np.array([[1.0], [np.nan], [0.0]]), "finite"),
         (np.zeros((3, 1)), "rank"),

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import grassia
-from grassia import backends, solvers
+from grassia import auto, backends, solvers
 from grassia._checks import require_count, require_positive
 from grassia.backends.base import Backend
 from grassia.certificate import Certifier
@@ -27,6 +27,9 @@ from grassia.result import History, Result, Status
 from grassia.run import Callback, run, statistics
 from grassia.server import Limits, Server
 from grassia.solvers import Solver
+
+# Products in single precision carry about seven digits; more are lost to a small gap.
+SINGLE_TOL = 1e-5
 
 _in_use: weakref.WeakSet[Backend] = weakref.WeakSet()
 _in_use_lock = threading.Lock()
@@ -47,6 +50,7 @@ def eigenspace(
     max_passes: float = 10_000,
     time_limit: float | None = None,
     certifier: Certifier | None = None,
+    precision: str = "auto",
     record: str | Path | None = None,
     history_limit: int = 20_000,
 ) -> Result:
@@ -64,15 +68,17 @@ def eigenspace(
         equal weights.
     solver : str or Solver
         "auto", a name ("nystrom", "grassia", "power", "krylov", "covariance", "lobpcg", "orthogonal"), or a
-        solver object with its own parameters. "auto" takes "nystrom" where its models fit into memory
-        and "grassia" elsewhere; `result.stats["solver_reason"]` says why.
+        solver object with its own parameters. "auto" takes "nystrom" where components are worked on at
+        the same time, "power" if its models would not fit into memory, "krylov" for data in one
+        place, and "covariance" where one pass costs least; `result.stats["solver_reason"]` says why.
     backend : str or Backend
         "serial", "threads", "processes", "simulated", or a back-end object with its own parameters.
     tol : float
         Wanted bound on the sine of the largest principal angle between the answer and the true leading
         eigenspace. Convergence is certified against it, never assumed.
-    v0 : array_like (d, k), optional
-        Start; any full-rank block, orthonormalised here. Default: random.
+    v0 : array_like (d, b), b >= k, optional
+        Start; any full-rank block, orthonormalised here, its first k columns being the iterate. "nystrom" and
+        "krylov" follow the further ones, too. Default: random.
     rng : int or numpy Generator, optional
         Seed of everything random. Default: fresh; the one used is in `result.stats["seed"]`.
     callbacks : callable or iterable of callables
@@ -86,6 +92,10 @@ def eigenspace(
         at least one second) more.
     certifier : Certifier, optional
         How hard to certify.
+    precision : {"auto", "float32", "float64"}
+        What workers multiply in while solving. "float32" is about twice as fast for rows stored in single
+        precision (or in small integers) and changes nothing for others; "auto" takes it if `tol` is 1e-5 or
+        larger. The certificate is in double precision always; should it be refused, so is the rest.
     record : path, optional
         Write a log from which `grassia.replay` reproduces the run bit for bit.
     history_limit : int
@@ -110,8 +120,9 @@ def eigenspace(
     n = len(loaders)
     _check(k, tol, max_passes, time_limit, checkpoint, certifier, history_limit)
     given = _check_weights(weights, n)
-    chosen, reason = _choose(solver, loaders, k)
+    single = _check_precision(precision, float(tol))
     engine = backends.get(backend)
+    chosen, reason = _choose(solver, loaders, k, engine)
     generator, seed = _generator(rng)
     start = None if v0 is None else _check_start(v0, k)
     hooks = _check_callbacks(callbacks)
@@ -133,6 +144,7 @@ def eigenspace(
             certifier=certifier,
             limits=Limits(max_passes=float(max_passes)),
             history=History(history_limit),
+            single=single,
         )
         if recorder is not None:
             recorder.header(_header(server, engine, given, start))
@@ -143,7 +155,8 @@ def eigenspace(
             _in_use.discard(engine)
         if recorder is not None:
             recorder.close()
-    result.stats.update(seed=seed, solver_reason=reason, tol=float(tol))
+    size = None if server.problem is None else chosen.server_bytes(server.n, server.problem.d, server.k)
+    result.stats.update(seed=seed, solver_reason=reason, tol=float(tol), server_bytes=size)
     _warn(result)
     return result
 
@@ -172,6 +185,7 @@ def replay(log: str | Path | Log, components: Any) -> Result:
             rng=generator,
             certifier=Certifier(**header["certifier"]),
             limits=Limits(**header["limits"]),
+            single=bool(header.get("single", False)),
         )
     except (KeyError, TypeError) as error:
         raise InvalidInput(f"{recorded.path} is damaged: its header lacks {error}.") from error
@@ -179,24 +193,19 @@ def replay(log: str | Path | Log, components: Any) -> Result:
     return server.result(statistics(server, engine))
 
 
-def _choose(solver: str | Solver[Any], loaders: Components, k: int) -> tuple[Solver[Any], str]:
-    """The solver, and why. `auto` takes nystrom wherever its models fit into the server's memory."""
-    if not (isinstance(solver, str) and solver == "auto"):
-        return solvers.get(solver), "asked for"
-    flagship, d = solvers.Nystrom(), loaders.n_features
-    if d is None:
-        return (
-            flagship,
-            "nystrom: the fastest wherever its models fit; the number of features is not known yet",
-        )
-    try:
-        _, _, kept = flagship.sizes(len(loaders), d, min(int(k), d))
-    except InvalidInput:
-        return (
-            solvers.Grassia(),
-            f"grassia: the models of nystrom would take more than {flagship.budget:.3g} bytes",
-        )
-    return flagship, f"nystrom: its models ({kept} columns a component) fit into {flagship.budget:.3g} bytes"
+def _choose(
+    solver: str | Solver[Any], loaders: Components, k: int, engine: Backend
+) -> tuple[Solver[Any], str]:
+    if isinstance(solver, str) and solver == "auto":
+        return auto.choose(loaders, int(k), concurrent=engine.name != "serial")
+    return solvers.get(solver), "asked for"
+
+
+def _check_precision(precision: Any, tol: float) -> bool:
+    """Whether workers may multiply in single precision while solving."""
+    if precision not in ("auto", "float32", "float64"):
+        raise InvalidInput(f"`precision` must be 'auto', 'float32' or 'float64'; got {precision!r}.")
+    return precision == "float32" or (precision == "auto" and tol >= SINGLE_TOL)
 
 
 def _check(
@@ -257,15 +266,17 @@ def _check_start(v0: Any, k: int) -> Array:
     try:
         start = _real(v0)
     except (TypeError, ValueError) as error:
-        raise InvalidInput("`v0` must be a real (n_features, k) array.") from error
+        raise InvalidInput("`v0` must be a real (n_features, b) array.") from error
     if start.ndim == 1:
         start = start[:, None]
-    if start.ndim != 2 or start.shape[1] != k:
-        raise InvalidInput(f"`v0` must have shape (n_features, k) with k={k}; got {np.shape(v0)}.")
+    if start.ndim != 2 or start.shape[1] < k:
+        raise InvalidInput(
+            f"`v0` must have shape (n_features, b) with b >= k = {k} columns; got {np.shape(v0)}."
+        )
     if not np.isfinite(start).all():
         raise InvalidInput("`v0` must be finite; it has NaN or infinite entries.")
-    if np.linalg.matrix_rank(start) < k:
-        raise InvalidInput(f"`v0` must have full column rank {k}; its columns are dependent.")
+    if np.linalg.matrix_rank(start) < start.shape[1]:
+        raise InvalidInput(f"`v0` must have full column rank {start.shape[1]}; its columns are dependent.")
     return start
 
 
@@ -297,6 +308,7 @@ def _header(server: Server, engine: Backend, weights: Array | None, start: Array
         "solver": {"name": server.solver.name, **dataclasses.asdict(server.solver)},  # type: ignore[call-overload]
         "certifier": dataclasses.asdict(server.certifier),
         "limits": dataclasses.asdict(server.limits),
+        "single": server.single,
     }
 
 

@@ -41,10 +41,12 @@ class Proposals:
         """A component has answered at an iterate of the current stretch."""
         self._refreshed.add(component)
 
-    def due(self, residual: float, scale: float, replies: int) -> bool:
+    def due(self, residual: float, scale: float, gap: float | None, replies: int) -> bool:
         """Whether to certify now: every component was heard, and the estimate is small or stuck."""
-        if not self._refused:  # the scale is known better and better; a certificate knows the gap
-            self.target = self.tol * scale
+        if not self._refused:  # both are known better and better; a certificate knows the gap
+            # A gap that seems to be nothing is for the certificate to judge, too.
+            height = scale if gap is None else min(scale, max(0.7 * gap, 1e-3 * scale))
+            self.target = self.tol * height
         if residual < 0.9 * self._mark[0]:
             self._mark = (residual, replies)
         stalled = replies - self._mark[1] > self.stall_passes * self.n
@@ -69,7 +71,7 @@ class Proposals:
             return Status.GAP_TOO_SMALL  # good enough, but the sweeps could not certify the gap
         # Either no residual there can be would do, or this one is as small as it gets.
         hopeless = self.tol * outcome.gap_upper <= least
-        hopeless |= at_floor and optimistic > 0.0 and least > self.tol * optimistic
+        hopeless |= at_floor and not self.wrong_space(outcome) and least > self.tol * optimistic
         if not hopeless and self._stalls < 2:
             return None
         scale = float(np.max(np.abs(certificate.values)))
@@ -90,7 +92,8 @@ class Proposals:
         certificate = outcome.certificate
         gap = max(certificate.gap.value, 0.25 * certificate.optimistic_gap)
         wanted = 0.5 * self.tol * gap if gap > 0.0 else 0.1 * self.target
-        self.target = min(wanted, 0.5 * self.target)
+        # Below the rounding of a product no residual can be told from none.
+        self.target = max(min(wanted, 0.5 * self.target), certificate.rounding)
         self._mark = (math.inf, replies)
         self._refreshed.clear()
 

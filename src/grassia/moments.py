@@ -35,6 +35,7 @@ class PooledMoments:
         self._noises = np.zeros(n)
         self._seen = np.zeros(n, dtype=bool)
         self._positive = True
+        self.single = True  # whether every component can multiply in single precision
         self._centred: bool | None = None
         self._reference: Array | None = None
         # Sums with every weight there could be: given ones or row counts, and equal ones.
@@ -64,6 +65,7 @@ class PooledMoments:
         self._traces[i] = np.nan if trace is None else float(trace)
         self._noises[i] = float(scalars.get("noise") or 0.0)
         self._positive &= bool(scalars["positive"])
+        self.single &= bool(scalars.get("single"))
         mean = arrays.get("mean")
         if self._centred is None:
             self._centred = mean is not None

@@ -73,12 +73,15 @@ class Server:
         Positive; normalised here. None: by row counts where all components have them, else equal.
     tol : float
         Wanted sine of the largest angle.
-    v0 : ndarray (d, k), optional
+    v0 : ndarray (d, b), b >= k, optional
         Start; orthonormalised here. None: a random point.
     rng : numpy Generator
         For the start, the probes of the certificate and the random order.
     certifier, limits, history : optional
         How hard to certify, when to give up, how much to remember.
+    single : bool
+        Whether the workers may multiply in single precision while solving, where all of them can.
+        Certificates are made of double precision products, and one that is refused ends the leniency.
     """
 
     def __init__(
@@ -94,10 +97,12 @@ class Server:
         certifier: Certifier | None = None,
         limits: Limits | None = None,
         history: History | None = None,
+        single: bool = False,
     ) -> None:
         self.solver = solver
         self.k, self.tol, self.v0, self.rng = k, tol, v0, rng
         self.n = sum(len(group) for group in groups)
+        self.single = single
         self.certifier = certifier or Certifier()
         self.limits = limits or Limits()
         self.history = history or History()
@@ -158,7 +163,8 @@ class Server:
         if query is None:
             return task
         version = self.solver.version(self.state)
-        renewed = replace(task, query=self._with_mean(task.component, query), version=version)
+        query = self._with_mean(task.component, self._lenient(query))
+        renewed = replace(task, query=query, version=version)
         self._schedule.send(self._outstanding(renewed))
         return renewed
 
@@ -173,6 +179,8 @@ class Server:
             query = self._query(component)
             if query is not None:
                 return self._address(component, query)
+            if no_rounds:
+                self._proposals.heard(component)  # it has nothing to add at this iterate
         return None
 
     def _query(self, component: int) -> Query | None:
@@ -182,7 +190,11 @@ class Server:
             if self.phase == CERTIFYING and self._sweep.first:
                 return self.solver.sweep_query(self.state, component, self._sweep.block)
             return Query("apply", {"block": self._sweep.block})
-        return self.solver.ask(self.state, component)
+        query = self.solver.ask(self.state, component)
+        return self._lenient(query) if query is not None else None
+
+    def _lenient(self, query: Query) -> Query:
+        return replace(query, options={**query.options, "single": True}) if self.single else query
 
     def _address(self, component: int, query: Query) -> Task:
         version = 0 if self.state is None else self.solver.version(self.state)
@@ -318,8 +330,9 @@ class Server:
             raise InvalidInput(f"`k` must satisfy 1 <= k <= n_features; got k={self.k}, n_features={d}.")
         weights, total, positive, noise = moments.finish()
         largest = max(len(group) for group in self._schedule.groups)
-        self.problem = Problem(self.n, d, self.k, weights, total, positive, largest, noise)
-        self._start = _starting_point(self.v0, d, self.k, self.rng)
+        self.single &= moments.single
+        self._start, beyond = _starting_point(self.v0, d, self.k, self.rng)
+        self.problem = Problem(self.n, d, self.k, weights, total, positive, largest, noise, beyond)
         steps = self.solver.prepare(self.problem, self.rng)
         if steps is None:
             self._begin(None)
@@ -395,7 +408,8 @@ class Server:
         if self.passes >= self.limits.max_passes:
             self.end(Status.MAX_PASSES)
             return
-        if self._proposals.due(residual, self.solver.scale(self.state), self.replies):
+        scale, gap = self.solver.scale(self.state), self.solver.gap(self.state)
+        if self._proposals.due(residual, scale, gap, self.replies):
             self._certify()
 
     def end(self, status: Status, sweeps: int | None = None) -> None:
@@ -430,9 +444,27 @@ class Server:
             positive=self.problem.positive,
             noise=self._noise,
             certifier=certifier,
+            beside=self.solver.beside(self.state),
+            known=self.solver.known(self.state),
         )
         self._largest_parts = 0.0
-        self._drive(steps, None)
+        held = None if self.single else self.solver.matrix(self.state)
+        if held is None:
+            self._drive(steps, None)
+        else:
+            self._certify_at_once(steps, *held)
+
+    def _certify_at_once(self, steps: Generator[Array, Array, Outcome], matrix: Array, parts: float) -> None:
+        """The server holds A: no worker needs to be asked."""
+        self._largest_parts = parts
+        product = None
+        while True:
+            try:
+                block = next(steps) if product is None else steps.send(product)
+            except StopIteration as end:
+                self._judge(end.value)
+                return
+            product = matrix @ block
 
     def _noise(self) -> float:
         """What the products of the current sweeps may be off by: the parts may be far larger than the sum."""
@@ -485,8 +517,12 @@ class Server:
             self._note("restarted", None, "a direction outside the iterate carries more variance")
             self.state = self.solver.restart(self.state, outcome.explored)
             self._best = None
+        elif self.single:
+            self._note("double precision", None, f"sine bound {outcome.certificate.sin_theta} in single")
+            self.state = self.solver.anew(self.state, outcome.W)
         else:
             self._note("certificate refused", None, f"sine bound {outcome.certificate.sin_theta}")
+        self.single = False
         self._proposals.go_on(outcome, self.replies)
         self._enter_solving()
 
@@ -576,11 +612,18 @@ class _Sweep:
         self.awaiting = n
 
 
-def _starting_point(v0: Array | None, d: int, k: int, rng: np.random.Generator) -> Array:
+def _starting_point(v0: Array | None, d: int, k: int, rng: np.random.Generator) -> tuple[Array, Array | None]:
+    """(the iterate to start from, more directions beside it or None)."""
     if v0 is None:
-        return np.asarray(geometry.random_point(d, k, rng))
-    if v0.shape != (d, k):
-        raise InvalidInput(f"`v0` must have shape (n_features, k) = ({d}, {k}); got {v0.shape}.")
-    if np.linalg.norm(v0.T @ v0 - np.eye(k)) <= 1e-13 * k:
-        return v0  # already orthonormal: leave its bits alone
-    return np.asarray(geometry.polar(v0))
+        return np.asarray(geometry.random_point(d, k, rng)), None
+    if v0.shape[0] != d or not k <= v0.shape[1] <= d:
+        raise InvalidInput(
+            f"`v0` must have shape (n_features, b) with n_features = {d} and k = {k} <= b <= n_features; "
+            f"got {v0.shape}."
+        )
+    W = v0[:, :k]
+    if np.linalg.norm(W.T @ W - np.eye(k)) > 1e-13 * k:  # where it is orthonormal, leave its bits alone
+        W = np.asarray(geometry.polar(W))
+    if v0.shape[1] == k:
+        return W, None
+    return W, np.asarray(geometry.orthonormalize(v0[:, k:], against=W))

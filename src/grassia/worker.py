@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from grassia.components import Component
+from grassia.components import Component, Moments
 from grassia.errors import InvalidComponent, InvalidInput
 from grassia.messages import Array, Query, Reply, Scalar, Task, checksum
 
@@ -88,6 +88,8 @@ class Worker:
         query = task.query
         if "mean" in query.arrays:
             component.recenter(query.arrays["mean"])
+        if query.options.get("single"):
+            component = InSingle(component)
         return find_procedure(query.procedure)(component, self._caches[task.component], query)
 
     def _component(self, index: int) -> Component:
@@ -100,6 +102,23 @@ class Worker:
             self._components[index] = opened
             self._caches[index] = {}
         return self._components[index]
+
+
+class InSingle(Component):
+    """A component that multiplies in single precision where it can; procedures need not know."""
+
+    def __init__(self, whole: Component) -> None:
+        super().__init__(whole.n_features)
+        self._whole = whole
+
+    def _measure(self) -> Moments:
+        return self._whole.moments()
+
+    def _product(self, V: Array) -> Array:
+        return self._whole.apply(V, single=True)
+
+    def _dense(self) -> Array:
+        return self._whole.dense(single=True)
 
 
 @procedure("open")
@@ -115,6 +134,7 @@ def open_component(component: Component, cache: Cache, query: Query) -> Answer:
         "trace": None if moments.trace is None else float(moments.trace),
         "positive": bool(moments.positive),
         "noise": float(moments.noise),
+        "single": bool(moments.single),
     }
     return arrays, scalars
 

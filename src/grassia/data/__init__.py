@@ -3,6 +3,7 @@
 from grassia.data.loaders import (
     CallableLoader,
     ComponentLoader,
+    Extent,
     Loader,
     MatrixLoader,
     MemmapRowsLoader,
@@ -10,6 +11,7 @@ from grassia.data.loaders import (
     OperatorLoader,
     RowsLoader,
     SumLoader,
+    extent_of,
 )
 from grassia.data.sources import Components, as_components, from_rows
 
@@ -17,6 +19,7 @@ __all__ = [
     "CallableLoader",
     "ComponentLoader",
     "Components",
+    "Extent",
     "Loader",
     "MatrixLoader",
     "MemmapRowsLoader",
@@ -25,5 +28,6 @@ __all__ = [
     "RowsLoader",
     "SumLoader",
     "as_components",
+    "extent_of",
     "from_rows",
 ]

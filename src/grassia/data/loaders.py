@@ -30,6 +30,7 @@ from grassia.errors import InvalidComponent
 __all__ = [
     "CallableLoader",
     "ComponentLoader",
+    "Extent",
     "Loader",
     "MatrixLoader",
     "MemmapRowsLoader",
@@ -38,13 +39,35 @@ __all__ = [
     "RowsLoader",
     "SumLoader",
     "described",
+    "extent_of",
     "open_npy",
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What is known of a component's data before any of it is read.
+
+    `kind` is "rows", "matrix" or "operator"; `stored` counts the numbers kept, those of a sparse array
+    without its zeros.
+    """
+
+    kind: str
+    n_features: int
+    n_rows: int = 0
+    stored: int = 0
+    sparse: bool = False
+
+    @classmethod
+    def of(cls, kind: str, data: Any) -> Extent:
+        m, d = (int(size) for size in data.shape)
+        sparse = bool(sp.issparse(data))
+        return cls(kind, d, m, int(data.nnz) if sparse else m * d, sparse)
+
+
 @runtime_checkable
 class Loader(Protocol):
-    """Anything with `open`, and better also `describe` and `n_features` (an int or None).
+    """Anything with `open`, and better also `describe`, `n_features` (an int or None) and `extent()`.
 
     It must survive pickling by cloudpickle when workers are other processes.
     """
@@ -80,6 +103,9 @@ class MatrixLoader:
     def describe(self) -> str:
         return f"matrix {_summary(self.matrix)}"
 
+    def extent(self) -> Extent:
+        return Extent.of("matrix", self.matrix)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowsLoader:
@@ -103,6 +129,9 @@ class RowsLoader:
 
     def describe(self) -> str:
         return f"rows {_summary(self.rows)}{_centred(self.center)}"
+
+    def extent(self) -> Extent:
+        return Extent.of("rows", self.rows)
 
 
 def file_stamp(path: str) -> tuple[int, int] | None:
@@ -152,6 +181,12 @@ class NpyRowsLoader:
         except InvalidComponent:
             return f"rows of {name}, which cannot be opened here{_centred(self.center)}"
         return f"rows {_summary(rows)}, from {name}[{self.start}:]{_centred(self.center)}"
+
+    def extent(self) -> Extent | None:
+        try:
+            return Extent.of("rows", open_npy(self.path)[self.start : self.stop])
+        except (InvalidComponent, ValueError):
+            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +250,10 @@ class MemmapRowsLoader:
         text = f"rows {m} x {d}, {dtype}, {_size(m * d * dtype.itemsize)}"
         return f"{text}, mapped from {Path(self.path).name}{_centred(self.center)}"
 
+    def extent(self) -> Extent:
+        m, d = self.shape
+        return Extent("rows", d, m, m * d)
+
 
 @dataclass(frozen=True, slots=True)
 class CallableLoader:
@@ -264,6 +303,9 @@ class OperatorLoader:
     def describe(self) -> str:
         return f"operator {self.n_features} x {self.n_features}, {type(self.operator).__name__}"
 
+    def extent(self) -> Extent | None:
+        return None if self.n_features is None else Extent("operator", self.n_features)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ComponentLoader:
@@ -281,6 +323,9 @@ class ComponentLoader:
     def describe(self) -> str:
         d = self.n_features
         return f"{type(self.component).__name__} {d} x {d}"
+
+    def extent(self) -> Extent:
+        return Extent("operator", self.n_features)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -301,11 +346,27 @@ class SumLoader:
     def describe(self) -> str:
         return f"sum of {len(self.loaders)}: " + "; ".join(map(described, self.loaders))
 
+    def extent(self) -> Extent | None:
+        parts = [extent_of(loader) for loader in self.loaders]
+        found = [part for part in parts if part is not None]
+        if len(found) < len(parts) or len({part.kind for part in found}) > 1:
+            return None
+        rows, stored = sum(part.n_rows for part in found), sum(part.stored for part in found)
+        sparse = any(part.sparse for part in found)
+        return Extent(found[0].kind, found[0].n_features, rows, stored, sparse)
+
 
 def described(loader: Any) -> str:
     """The loader's own line, or its repr where it has none."""
     describe = getattr(loader, "describe", None)
     return str(describe()) if callable(describe) else repr(loader)
+
+
+def extent_of(loader: Any) -> Extent | None:
+    """The loader's own extent, or None where it cannot tell."""
+    extent = getattr(loader, "extent", None)
+    found: Extent | None = extent() if callable(extent) else None
+    return found
 
 
 def open_npy(path: str) -> NDArray[Any]:

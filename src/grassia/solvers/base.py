@@ -20,7 +20,8 @@ class Problem:
 
     `weights` sum to one; `total` is the exact trace of A where it is known; `positive` says that A is known
     to be positive semidefinite; `largest_group` is the most components that share one worker; `noise` is how
-    far products may be off beyond rounding at the size of A.
+    far products may be off beyond rounding at the size of A; `beyond` are orthonormal directions to follow
+    beside the start, where the user has given more than k.
     """
 
     n: int
@@ -31,6 +32,7 @@ class Problem:
     positive: bool
     largest_group: int = 1
     noise: float = 0.0
+    beyond: Array | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,10 @@ class Solver(ABC, Generic[StateT]):
 
     name: ClassVar[str]
     order: str = "cyclic"
+
+    def server_bytes(self, n: int, d: int, k: int) -> int:
+        """About how much memory the state takes on the server: a few iterates unless said otherwise."""
+        return 8 * 8 * d * k
 
     def prepare(self, problem: Problem, rng: np.random.Generator) -> Generator[Array, Array, Any] | None:
         """Consistent products wanted before the start (as `certify` does it), or None."""
@@ -95,6 +101,13 @@ class Solver(ABC, Generic[StateT]):
     def scale(self, state: StateT) -> float:
         """A number of the size of the wanted eigenvalues, to measure residuals against."""
 
+    def gap(self, state: StateT) -> float | None:
+        """The eigengap after k as the method sees it; None where it does not look beyond k.
+
+        It says how small a residual has to be for a certificate to be worth asking; nothing is proved by it.
+        """
+        return None
+
     def step_size(self, state: StateT) -> float:
         """The step last taken; NaN for a method that has none."""
         return float("nan")
@@ -106,6 +119,25 @@ class Solver(ABC, Generic[StateT]):
     def lower_bound(self, state: StateT) -> float:
         """A rigorous lower bound of the best captured variance; NaN where the method gives none."""
         return float("nan")
+
+    def beside(self, state: StateT) -> Array | None:
+        """Orthonormal directions beside the iterate that a certificate should multiply too, or None.
+
+        What a method follows beyond k is the first thing that could be wrong, and once it is explored a
+        certificate needs fewer sweeps.
+        """
+        return None
+
+    def known(self, state: StateT) -> tuple[Array, Array] | None:
+        """The same with their products, where the method has them; verified, not trusted."""
+        return None
+
+    def matrix(self, state: StateT) -> tuple[Array, float] | None:
+        """`A` itself, where the method holds it, with the size of the parts that were summed up; or None.
+
+        A certificate then needs no sweep.
+        """
+        return None
 
     def sweep_query(self, state: StateT, component: int, block: Array) -> Query:
         """The query by which a consistent sweep asks for `A_i block`; the first k columns are the iterate."""
@@ -122,3 +154,7 @@ class Solver(ABC, Generic[StateT]):
     @abstractmethod
     def restart(self, state: StateT, W: Array) -> StateT:
         """Go on from another subspace: the current one was proved not to be the leading one."""
+
+    def anew(self, state: StateT, W: Array) -> StateT:
+        """Begin anew from `W` and forget every product: they were not precise enough."""
+        return self.restart(state, W)

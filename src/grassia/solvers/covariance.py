@@ -28,13 +28,19 @@ from grassia.solvers.base import Arrival, Problem
 from grassia.solvers.synchronous import State, Synchronous, residual_norm
 from grassia.worker import Answer, Cache, procedure
 
+MORE = 16  # eigenvectors after the cut that a certificate is told of
+
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """The sum of the matrices while they come in; the eigenvalue after the cut once it is known."""
+    """The sum of the matrices while they come in, and what is known once it is whole.
 
-    matrix: Array | None
-    next_value: float | None = None
+    `parts` is the sum of the norms of what was added; `rest` are eigenvectors after the cut.
+    """
+
+    matrix: Array
+    parts: float = 0.0
+    rest: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -53,40 +59,58 @@ class Covariance(Synchronous[Collected]):
 
     name: ClassVar[str] = "covariance"
 
+    def server_bytes(self, n: int, d: int, k: int) -> int:
+        return 8 * 4 * d * d
+
     def _first(self, problem: Problem, W: Array, seed: int) -> tuple[Array, Collected]:
         return W, Collected(np.zeros((problem.d, problem.d)))
 
     def ask(self, state: State[Collected], component: int) -> Query:
-        if state.method.matrix is None:
+        if state.method.rest is not None:
             return super().ask(state, component)
         return Query("covariance")
 
     def tell(self, state: State[Collected], arrivals: Sequence[Arrival]) -> State[Collected]:
-        matrix = state.method.matrix
-        if matrix is None:
+        if state.method.rest is not None:
             return super().tell(state, arrivals)
+        matrix, parts = state.method.matrix, state.method.parts
         for arrival in arrivals:
-            matrix = matrix + float(state.problem.weights[arrival.component]) * arrival.arrays["matrix"]
+            part = float(state.problem.weights[arrival.component]) * arrival.arrays["matrix"]
+            parts += float(np.linalg.norm(part))
+            matrix = part if state.problem.n == 1 else matrix + part
         awaiting = state.round.awaiting - len(arrivals)
-        state = replace(state, method=Collected(matrix), round=replace(state.round, awaiting=awaiting))
+        state = replace(state, method=Collected(matrix, parts), round=replace(state.round, awaiting=awaiting))
         return state if awaiting > 0 else self._complete(state, matrix)
 
     def _advance(self, state: State[Collected], product: Array) -> tuple[State[Collected], Array]:
-        if state.method.matrix is None:
+        if state.method.rest is not None:
             values, turn = geometry.ritz(state.W, product)
             residual = residual_norm(state.W @ turn, product @ turn, values)
             return replace(state, residual=residual), state.W
         d, k = state.problem.d, state.problem.k
-        found, vectors = eigh(product, subset_by_index=[max(0, d - k - 1), d - 1])
+        found, vectors = eigh(product, subset_by_index=[max(0, d - k - MORE), d - 1])
         values = np.ascontiguousarray(found[::-1])
-        W = np.ascontiguousarray(vectors[:, ::-1][:, :k])
-        residual = residual_norm(W, product @ W, values[:k])
-        after = float(values[k]) if k < d else None
-        state = replace(state, W=W, method=Collected(None, after), residual=residual, values=values[:k])
-        return state, W
+        vectors = np.ascontiguousarray(vectors[:, ::-1])
+        W = np.ascontiguousarray(vectors[:, :k])
+        return replace(
+            state,
+            W=W,
+            method=replace(state.method, rest=vectors[:, k:]),
+            residual=residual_norm(W, product @ W, values[:k]),
+            values=values[:k],
+            after=float(values[k]) if k < d else None,
+        ), W
+
+    def matrix(self, state: State[Collected]) -> tuple[Array, float] | None:
+        method = state.method
+        return None if method.rest is None else (method.matrix, method.parts)
+
+    def known(self, state: State[Collected]) -> tuple[Array, Array] | None:
+        rest = state.method.rest
+        return None if rest is None or not rest.shape[1] else (rest, state.method.matrix @ rest)
 
     def sweep_done(self, state: State[Collected], product: Array) -> State[Collected]:
-        if state.method.matrix is not None:  # the pass was cut short: begin it again
+        if state.method.rest is None:  # the pass was cut short: begin it again
             state = replace(state, method=Collected(np.zeros_like(state.method.matrix)))
         return super().sweep_done(state, product)
 

@@ -131,9 +131,16 @@ class Krylov(Synchronous[Basis]):
             )
         return min(self.memory, problem.d)
 
+    def server_bytes(self, n: int, d: int, k: int) -> int:
+        problem = Problem(n, d, min(k, d), np.ones(n) / n, None, False)
+        return 8 * d * (2 * self.columns(problem) + 6 * self.block_width(problem))
+
     def _first(self, problem: Problem, W: Array, seed: int) -> tuple[Array, Basis]:
         self.columns(problem)  # complain before the first product
         nothing = np.zeros((problem.d, 0))
+        if problem.beyond is not None:
+            room = max(0, self.columns(problem) // 2 - problem.k)
+            W = np.hstack([W, geometry.orthonormalize(problem.beyond, against=W)[:, :room]])
         return widened(W, self.block_width(problem), seed), Basis.of(nothing, nothing)
 
     def _advance(self, state: State[Basis], product: Array) -> tuple[State[Basis], Array]:
@@ -155,10 +162,23 @@ class Krylov(Synchronous[Basis]):
             basis, asked = replace(basis, again=True), W  # the whole space: W is exact
         elif p + asked.shape[1] > self.columns(problem):
             basis = basis.turned(turn[:, : self._kept(problem, asked.shape[1])])
-        state = replace(
-            state, W=W, method=basis, residual=residual_norm(W, AW, values[:k]), values=values[:k]
-        )
-        return state, asked
+        return replace(
+            state,
+            W=W,
+            method=basis,
+            residual=residual_norm(W, AW, values[:k]),
+            values=values[:k],
+            after=float(values[k]) if len(values) > k else None,
+        ), asked
+
+    def known(self, state: State[Basis]) -> tuple[Array, Array] | None:
+        basis, k = state.method, state.problem.k
+        if basis.Q.shape[1] <= k:
+            return None
+        _, turn = basis.ritz()
+        # Beyond these the Ritz vectors are far below the cut: exploring them costs and gains nothing.
+        rest = turn[:, k : 3 * k + 40]
+        return basis.Q @ rest, basis.Y @ rest
 
     def _kept(self, problem: Problem, coming: int) -> int:
         """How many Ritz vectors survive a restart: half of the room, but the wanted ones at least."""

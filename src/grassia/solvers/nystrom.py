@@ -28,18 +28,20 @@ from grassia.components import Component
 from grassia.errors import InvalidInput
 from grassia.messages import Array, Query
 from grassia.solvers.base import Arrival, Problem, Solver
-from grassia.solvers.surrogate import Surrogate
+from grassia.solvers.surrogate import Surrogate, spectral_norm
 from grassia.spectrum import lanczos_spread
 from grassia.worker import Answer, Cache, finite_product, procedure
 
 DROP = 1e-14  # what is left of a direction below this is rounding
+IDLE = 0.005  # a model this much less wrong about W than the worst one is left alone for now
 
 
 class State:
     """The server's side of a run; changed in place, for the models are too large to copy."""
 
-    def __init__(self, problem: Problem, E: Array, surrogate: Surrogate) -> None:
+    def __init__(self, problem: Problem, E: Array, surrogate: Surrogate, sizes: tuple[int, int, int]) -> None:
         n = problem.n
+        self.sizes = sizes  # of `Nystrom.sizes`
         self.problem, self.E, self.surrogate = problem, E, surrogate
         self.version = 0
         self.values = np.zeros(problem.k)
@@ -113,19 +115,27 @@ class Nystrom(Solver[State]):
             )
         return width, followed, kept
 
+    def server_bytes(self, n: int, d: int, k: int) -> int:
+        width, followed, kept = self.sizes(n, d, k)
+        return Surrogate.nbytes(n, d, min(d, kept + width)) + 8 * d * (2 * followed + n * width)
+
     def init(self, problem: Problem, W: Array, prepared: Any) -> State:
         n, d, k = problem.n, problem.d, problem.k
         width, followed, kept = self.sizes(n, d, k)
         surrogate = Surrogate(n, d, min(d, kept + width), problem.weights)
         E = W
-        if followed > k:
+        if problem.beyond is not None:
+            E = np.hstack([W, geometry.orthonormalize(problem.beyond, against=W)])[:, :followed]
+        if followed > E.shape[1]:
             # Only the start is random, and it must follow from W for a run to be repeatable.
             rng = np.random.default_rng(np.frombuffer(np.ascontiguousarray(W[:8]).tobytes(), np.uint32))
-            more = geometry.orthonormalize(rng.standard_normal((d, followed - k)), against=W)
-            E = np.hstack([W, more])
-        return State(problem, np.ascontiguousarray(E), surrogate)
+            more = rng.standard_normal((d, followed - E.shape[1]))
+            E = np.hstack([E, geometry.orthonormalize(more, against=E)])
+        return State(problem, np.ascontiguousarray(E), surrogate, (width, followed, kept))
 
     def ask(self, state: State, component: int) -> Query | None:
+        if not self._worth_asking(state, component):
+            return None
         V = self._directions(state, component)
         if V is None:
             return None
@@ -134,9 +144,18 @@ class Nystrom(Solver[State]):
             return Query("apply-spread", {"block": V}, {"spread_steps": self.spread_steps})
         return Query("apply", {"block": V})
 
+    def _worth_asking(self, state: State, i: int) -> bool:
+        """Whether the model of a component matters beside the worst one.
+
+        While a straggler is out the others soon know all there is to know until it answers. Further queries
+        of theirs would load machines and network, and the server, for next to nothing.
+        """
+        wrong = state.problem.weights * state.error * state.outside
+        return not (state.solved and np.isfinite(wrong).all() and wrong[i] < IDLE * wrong.max())
+
     def _directions(self, state: State, i: int) -> Array | None:
         """What the model of a component lacks of the leading directions, normalised."""
-        width, followed, _ = self.sizes(state.problem.n, state.problem.d, state.problem.k)
+        width, followed, _ = state.sizes
         Q = state.surrogate.basis(i)
         width = min(width, state.surrogate.slot - Q.shape[1])
         if width == 0:
@@ -155,9 +174,8 @@ class Nystrom(Solver[State]):
             if "low" in arrival.scalars:
                 low, high = float(arrival.scalars["low"] or 0.0), float(arrival.scalars["high"] or 0.0)
                 surrogate.shift[i] = max(0.0, 0.05 * (high - low) - low)
-            state.error[i] = surrogate.error(i, V, P)
-            surrogate.add(i, V, P)
-        _, followed, _ = self.sizes(state.problem.n, state.problem.d, state.problem.k)
+            state.error[i] = surrogate.add(i, V, P)
+        _, followed, _ = state.sizes
         if surrogate.rank >= followed:
             self._solve(state, followed)
         for arrival in arrivals:
@@ -181,7 +199,7 @@ class Nystrom(Solver[State]):
         if accuracy is not None and not exactly:
             # The small problem need be no better than what it is made of.
             tol = max(tol, min(1e-3, 1e-3 * accuracy / self.scale(state)))
-        values, E = surrogate.leading(followed, state.E if state.solved else None, tol)
+        values, E = surrogate.leading(followed, state.E if state.solved else None, tol, k)
         state.E, state.values, state.solved = E, values, True
         if state.problem.positive or np.isfinite(state.error).all():
             # Without the shift of every component the model need not be a minorant yet.
@@ -190,7 +208,7 @@ class Nystrom(Solver[State]):
 
     def _trim(self, state: State, i: int) -> None:
         """Compress a model that has grown too large, keeping what matters to the iterate first."""
-        width, _, kept = self.sizes(state.problem.n, state.problem.d, state.problem.k)
+        width, _, kept = state.sizes
         surrogate = state.surrogate
         q = int(surrogate.size[i])
         if kept < q < state.problem.d:
@@ -203,7 +221,7 @@ class Nystrom(Solver[State]):
 
     def _look(self, state: State, i: int) -> None:
         Q = state.surrogate.basis(i)
-        state.outside[i] = float(np.linalg.norm(state.W - Q @ (Q.T @ state.W), 2))
+        state.outside[i] = spectral_norm(state.W - Q @ (Q.T @ state.W))
 
     def version(self, state: State) -> int:
         return state.version
@@ -219,8 +237,21 @@ class Nystrom(Solver[State]):
     def scale(self, state: State) -> float:
         return max(float(np.max(np.abs(state.values))), float(np.finfo(np.float64).tiny))
 
+    def gap(self, state: State) -> float | None:
+        k = state.problem.k
+        return float(state.values[k - 1] - state.values[k]) if len(state.values) > k else None
+
+    def beside(self, state: State) -> Array | None:
+        rest = state.E[:, state.problem.k :]
+        return rest if rest.shape[1] else None
+
     def lower_bound(self, state: State) -> float:
         return state.bound
+
+    def anew(self, state: State, W: Array) -> State:
+        begun = self.init(state.problem, W, None)
+        begun.version = state.version + 1
+        return begun
 
     def restart(self, state: State, W: Array) -> State:
         E = geometry.orthonormalize(np.hstack([W, state.E]))[:, : state.E.shape[1]]

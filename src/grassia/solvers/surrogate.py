@@ -1,34 +1,45 @@
 """The model that `nystrom` keeps: one Nystrom approximation for each component, and their sum.
 
-For component i the server holds an orthonormal `Q_i` and `Y_i = A_i Q_i`. With `H_i = Q_i' Y_i` the model
-`Ahat_i = Y_i H_i^+ Y_i'` is a minorant of a positive semidefinite `A_i` (Loewner order), exact on
-span(Q_i). Their weighted sum is `B B'` with `B = [sqrt(w_i) Y_i H_i^{-1/2}]`, so its leading
-eigenvectors come from the small Gram matrix `B'B`.
+For component i the server has asked for the products `Y_i = A_i Q_i` with an orthonormal `Q_i`. With
+`H_i = Q_i' Y_i` the model `Ahat_i = Y_i H_i^+ Y_i'` is a minorant of a positive semidefinite `A_i` (Loewner
+order), exact on span(Q_i). It is held as `w_i Ahat_i = Z_i Z_i'` and `w_i H_i = L_i L_i'`, with
+`L_i = Q_i' Z_i`; then `w_i Y_i = Z_i L_i'`, so `Y_i` itself need not be kept.
 
-What is kept between arrivals: the stacked `Y` (each component has a slot of columns, empty ones are zero),
-the Gram matrix `Y'Y`, of which an arrival changes one block row, and for each component the small factor
-`F_i = sqrt(w_i) H_i^{-1/2}`. A rotation of a model (compression) turns these small matrices only.
-Everything here is changed in place: the arrays are far too large to copy at each arrival.
+Two identities make an arrival cheap and lose no digits. A longer `Q_i` adds columns to `Z_i`: with
+`D = w_i (A_i - Ahat_i) V`, what the model does not know yet, they are `D (V' D)^{-1/2}`. A shorter one,
+`Q_i R`, turns them: `Z_i U` with `L_i' R = U T`.
+
+The sum of the models is `Z Z'`, `Z` the stacked columns. Its leading eigenvectors come from `Z'Z` where that
+is the smaller matrix, and from `Z Z'` itself where it is not; an arrival changes one block row of the first
+and the second by a few columns. Everything here is changed in place: the arrays are far too large to copy
+at each arrival.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Protocol
 
 import numpy as np
-from scipy.linalg import eigh
+from scipy.linalg import eigh, solve_triangular
+from scipy.linalg.blas import dgemm
 
 from grassia import geometry
 from grassia.messages import Array
 
 EPS = float(np.finfo(np.float64).eps)
+TINY = float(np.finfo(np.float64).tiny)
 DENSE = 160  # up to this size a full small eigenproblem is as cheap as a warm-started one
+PRODUCTS = 16  # the most that a warm-started eigenproblem may take
+STALLED = 1e-13  # a relative residual below this that does not fall is rounding
+OTHERS = 0.01  # how much the residual of a direction counts that is followed but not wanted
+RESTART = 4  # after so many it goes on from the Ritz vectors alone
 
 
 class Surrogate:
     """Models of n components in R^d, each of at most `slot` columns.
 
-    Memory: `2 n slot d` doubles for `Q` and `Y`, and `2 (n slot)^2` for the Gram matrices.
+    Memory: `2 n slot d` doubles for `Q` and `Z`, and `min(n slot, d)^2` for their sum.
     """
 
     def __init__(self, n: int, d: int, slot: int, weights: Array) -> None:
@@ -36,189 +47,363 @@ class Surrogate:
         self.size = np.zeros(n, dtype=np.int64)
         self.shift = np.zeros(n)
         self.Q = np.zeros((d, n * slot), order="F")
-        self.Y = np.zeros((d, n * slot), order="F")
-        self.F = np.zeros((n, slot, slot))
-        self._H = np.zeros((n, slot, slot))
-        self._YY = np.zeros((n * slot, n * slot))
-        self._K = np.zeros((n * slot, n * slot))
+        self._L = [np.zeros((0, 0))] * n
+        self._sum: Sum = SmallGram(n, d, slot) if n * slot < d else DenseSum(n, d, slot)
 
     @staticmethod
     def nbytes(n: int, d: int, slot: int) -> int:
         """Bytes a surrogate takes."""
-        return 8 * (2 * n * slot * d + 2 * (n * slot) ** 2 + n * slot**2)
-
-    def columns(self, i: int) -> slice:
-        """The columns in use of component i."""
-        return slice(i * self.slot, i * self.slot + int(self.size[i]))
-
-    def basis(self, i: int) -> Array:
-        """`Q_i`, a view."""
-        return self.Q[:, self.columns(i)]
-
-    def products(self, i: int) -> Array:
-        """`Y_i`, a view."""
-        return self.Y[:, self.columns(i)]
-
-    def error(self, i: int, V: Array, P: Array) -> float:
-        """`||(A_i - Ahat_i) V||`: how wrong the model was about what it has now been told."""
-        wrong = P + self.shift[i] * V - self.products(i) @ self.fit(i, V)
-        return float(np.linalg.norm(wrong, 2))
-
-    def _factor(self, i: int) -> Array:
-        q = int(self.size[i])
-        return self.F[i, :q, :q]
-
-    def add(self, i: int, V: Array, P: Array) -> None:
-        """Take `P = A_i V` for an orthonormal `V` orthogonal to `Q_i`."""
-        start = i * self.slot + int(self.size[i])
-        fresh = slice(start, start + V.shape[1])
-        self.Q[:, fresh] = V
-        self.Y[:, fresh] = P + self.shift[i] * V
-        self._extend(i, V, self.Y[:, fresh])
-        self.size[i] += V.shape[1]
-        self._touch(fresh)
-        self._refactor(i)
-
-    def _extend(self, i: int, V: Array, P: Array) -> None:
-        """`H_i = Q_i' Y_i` with one block more."""
-        q, w = int(self.size[i]), V.shape[1]
-        cross = self.basis(i).T @ P
-        self._H[i, :q, q : q + w] = cross
-        self._H[i, q : q + w, :q] = cross.T
-        corner = V.T @ P
-        self._H[i, q : q + w, q : q + w] = (corner + corner.T) / 2.0
-
-    def _touch(self, columns: slice) -> None:
-        """Renew the Gram matrix where these columns meet the others."""
-        rows = self.Y.T @ self.Y[:, columns]
-        self._YY[:, columns] = rows
-        self._YY[columns, :] = rows.T
-
-    def _refactor(self, i: int) -> None:
-        q = int(self.size[i])
-        s, U = np.linalg.eigh(self._H[i, :q, :q])
-        if s[0] < -1e-12 * max(abs(s[-1]), EPS):
-            self._raise_shift(i, -2.0 * float(s[0]))
-            return
-        keep = s > 16.0 * q * EPS * max(float(s[-1]), 0.0)
-        F = np.zeros((self.slot, self.slot))
-        F[:q, : int(keep.sum())] = math.sqrt(self.weights[i]) * U[:, keep] / np.sqrt(s[keep])
-        self.F[i] = F
-        self._renew(i)
-
-    def _raise_shift(self, i: int, more: float) -> None:
-        """The component is less positive than was thought: lift it."""
-        self.shift[i] += more
-        mine = self.columns(i)
-        self.Y[:, mine] += more * self.Q[:, mine]
-        q = int(self.size[i])
-        self._H[i, :q, :q] += more * np.eye(q)
-        self._touch(mine)
-        self._refactor(i)
-
-    def _renew(self, i: int) -> None:
-        """One block row of `K = B'B` after the factor of component i has changed."""
-        n, slot = self.n, self.slot
-        mine = slice(i * slot, (i + 1) * slot)
-        half = (self._YY[:, mine] @ self.F[i]).reshape(n, slot, slot)
-        block = np.matmul(self.F.transpose(0, 2, 1), half).reshape(n * slot, slot)
-        self._K[:, mine] = block
-        self._K[mine, :] = block.T
-
-    def fit(self, i: int, X: Array) -> Array:
-        """`H_i^+ Y_i' X`: the coefficients in `Q_i` by which the model sees `X`.
-
-        `X' Ahat_i X` depends on them alone, so a compression that keeps them leaves it as it was.
-        """
-        F = self._factor(i)
-        return np.asarray(F @ (F.T @ (self.products(i).T @ X)) / self.weights[i])
-
-    def compress(self, i: int, coefficients: Array, size: int) -> None:
-        """Keep `size` columns of `Q_i`, by the given directions in their order. A rotation."""
-        mine = self.columns(i)
-        R = ordered_basis(coefficients)[:, :size]
-        q, r = int(self.size[i]), R.shape[1]
-        base = i * self.slot
-        kept, gone = slice(base, base + r), slice(base + r, base + q)
-        self.Q[:, kept] = self.Q[:, mine] @ R
-        self.Y[:, kept] = self.Y[:, mine] @ R
-        self.Q[:, gone] = 0.0
-        self.Y[:, gone] = 0.0
-        turned = self._YY[:, mine] @ R
-        turned[mine] = 0.0
-        turned[kept] = R.T @ self._YY[mine, mine] @ R
-        self._YY[:, base : base + q] = 0.0
-        self._YY[base : base + q, :] = 0.0
-        self._YY[:, kept] = turned
-        self._YY[kept, :] = turned.T
-        self.size[i] = r
-        turned = R.T @ self._H[i, :q, :q] @ R
-        self._H[i] = 0.0
-        self._H[i, :r, :r] = (turned + turned.T) / 2.0
-        self._refactor(i)
-
-    def leading(self, m: int, guess: Array | None, tol: float) -> tuple[Array, Array]:
-        """The m leading eigenpairs of the sum of the models: (values descending, vectors d x m)."""
-        C = self._coefficients(m, guess, tol)
-        E = self.Y @ self._lift(C)
-        E = np.linalg.qr(E)[0]
-        # One Rayleigh-Ritz step in R^d: the Gram matrix has squared the small singular values.
-        T = self._lower(self.Y.T @ E)
-        values, U = np.linalg.eigh(T.T @ T)
-        return values[::-1], np.ascontiguousarray(E @ U[:, ::-1])
-
-    def _lift(self, C: Array) -> Array:
-        """Coefficients in the columns of `B` -> in the columns of `Y`."""
-        blocks = C.reshape(self.n, self.slot, -1)
-        return np.asarray(np.matmul(self.F, blocks)).reshape(self.n * self.slot, -1)
-
-    def _lower(self, C: Array) -> Array:
-        """`Y'x -> B'x`."""
-        blocks = C.reshape(self.n, self.slot, -1)
-        return np.asarray(np.matmul(self.F.transpose(0, 2, 1), blocks)).reshape(self.n * self.slot, -1)
+        return 8 * (2 * n * slot * d + min(n * slot, d) ** 2 + n * slot**2)
 
     @property
     def rank(self) -> int:
         """Columns in use."""
         return int(self.size.sum())
 
-    def _coefficients(self, m: int, guess: Array | None, tol: float) -> Array:
-        used = np.concatenate([np.arange(self.n * self.slot)[self.columns(i)] for i in range(self.n)])
-        C = np.zeros((self.n * self.slot, m))
-        if len(used) <= DENSE or guess is None:
-            K = self._K[np.ix_(used, used)]
-            top = [len(used) - m, len(used) - 1]
-            try:
-                C[used] = eigh(K, subset_by_index=top)[1][:, ::-1]
-            except np.linalg.LinAlgError:  # the driver for a few pairs may fail where entries underflow
-                C[used] = np.linalg.eigh(K)[1][:, ::-1][:, :m]
-            return C
-        return self._warm(self._lower(self.Y.T @ guess), m, tol)
+    def basis(self, i: int) -> Array:
+        """`Q_i`, a view."""
+        return self.Q[:, i * self.slot : i * self.slot + int(self.size[i])]
 
-    def _warm(self, start: Array, m: int, tol: float) -> Array:
-        """Block Krylov on the small matrix from the last answer; a few steps do."""
-        K = self._K
-        block = geometry.orthonormalize(start, tol=1e-13)
-        for _ in range(4):
-            basis, product = block, K @ block
-            images = [product]
-            for _ in range(3):
-                block = geometry.orthonormalize(product, against=basis, tol=1e-13)
-                if block.shape[1] == 0:
-                    break
-                product = K @ block
-                basis = np.hstack([basis, block])
-                images.append(product)
-            image = np.hstack(images)
-            T = basis.T @ image
-            values, U = np.linalg.eigh((T + T.T) / 2.0)
-            U = U[:, ::-1][:, :m]
-            C = basis @ U
-            residual = image @ U - C * values[::-1][:m]
-            if np.linalg.norm(residual) <= tol * values[-1]:
-                break
-            block = C
-        return np.asarray(C)
+    def products(self, i: int) -> Array:
+        """`Y_i`, the shifted component times `Q_i`."""
+        return np.asarray(self._sum.columns(i) @ self._L[i].T / self.weights[i])
+
+    def fit(self, i: int, X: Array) -> Array:
+        """`H_i^+ Y_i' X`: the coefficients in `Q_i` by which the model sees `X`.
+
+        `X' Ahat_i X` depends on them alone, so a compression that keeps them leaves it as it was.
+        """
+        return solve_root(self._L[i].T, self._sum.columns(i).T @ X)
+
+    def add(self, i: int, V: Array, P: Array) -> float:
+        """Take `P = A_i V` for an orthonormal `V` orthogonal to `Q_i`; say how wrong the model was.
+
+        That is `||(A_i - Ahat_i) V||`, with the model as it was before.
+        """
+        Z, L, weight = self._sum.columns(i), self._L[i], float(self.weights[i])
+        lifted = weight * (P + self.shift[i] * V)
+        seen = Z.T @ V
+        unknown = lifted - Z @ seen
+        corner = symmetric(V.T @ lifted)
+        s, U = np.linalg.eigh(symmetric(V.T @ unknown))
+        scale = float(np.sum(L**2) + np.sum(np.abs(np.diag(corner))))  # of the size of `w_i H_i`
+        if s[0] < -1e-12 * scale:
+            more = lacking(np.block([[L @ L.T, L @ seen], [(L @ seen).T, corner]])) / weight
+            if more > 0.0:
+                self._raise_shift(i, more)
+                return self.add(i, V, P)
+        keep = s > 16.0 * EPS * scale  # a direction that the model knows already brings no column
+        roots = np.sqrt(s[keep])
+        old, (w, rank) = L.shape, (V.shape[1], len(roots))
+        self._L[i] = np.block([[L, np.zeros((old[0], rank))], [seen.T, U[:, keep] * roots]])
+        self._sum.append(i, unknown @ (U[:, keep] / roots))
+        self.size[i] += w
+        self.basis(i)[:, -w:] = V
+        return spectral_norm(unknown) / weight
+
+    def _raise_shift(self, i: int, more: float) -> None:
+        """The component is less positive than was thought: lift it."""
+        self.shift[i] += more
+        L, lift = self._L[i], float(self.weights[i]) * more
+        s, U = np.linalg.eigh(L @ L.T + lift * np.eye(len(L)))
+        lifted = self._sum.columns(i) @ L.T + lift * self.basis(i)
+        self._L[i] = U * np.sqrt(s)
+        self._sum.replace(i, lifted @ (U / np.sqrt(s)))
+
+    def compress(self, i: int, coefficients: Array, size: int) -> None:
+        """Keep `size` columns of `Q_i`, by the given directions in their order. A rotation."""
+        R = ordered_basis(coefficients)[:, :size]
+        U, T, rank = rotation(self._L[i].T @ R)
+        turned = self.basis(i) @ R
+        self.size[i] = R.shape[1]
+        self.basis(i)[:] = turned
+        self._L[i] = T.T
+        self._sum.turn(i, U, rank)
+
+    def leading(
+        self, m: int, guess: Array | None, tol: float, wanted: int | None = None
+    ) -> tuple[Array, Array]:
+        """The m leading eigenpairs of the sum of the models: (values descending, vectors d x m).
+
+        `tol` bounds the residual of the first `wanted` of them, all without it. The others need only be good
+        enough to be asked about.
+        """
+        return self._sum.leading(m, guess, tol, m if wanted is None else wanted)
+
+
+class Sum(Protocol):
+    """The columns `Z_i` of all models, and what is kept of their sum `Z Z'`."""
+
+    def columns(self, i: int) -> Array:
+        """`Z_i`, to be read only."""
+
+    def append(self, i: int, new: Array) -> None:
+        """`Z_i` becomes `[Z_i, new]`."""
+
+    def replace(self, i: int, new: Array) -> None:
+        """`Z_i` becomes `new`."""
+
+    def turn(self, i: int, U: Array, rank: int) -> None:
+        """`Z_i` becomes `Z_i U[:, :rank]`, U orthogonal."""
+
+    def leading(self, m: int, guess: Array | None, tol: float, wanted: int) -> tuple[Array, Array]:
+        """The leading eigenpairs of the sum."""
+
+
+class SmallGram:
+    """The sum by the Gram matrix `K = Z'Z`: for fewer columns than features.
+
+    The columns in use come first in `Z`, whosever they are: what is multiplied holds no empty slots.
+    """
+
+    def __init__(self, n: int, d: int, slot: int) -> None:
+        self._Z = np.zeros((d, n * slot), order="F")
+        self._K = np.zeros((n * slot, n * slot))
+        self._count = 0
+        self._owner = np.zeros(n * slot, dtype=np.int64)
+        self._places = [np.zeros(0, dtype=np.int64)] * n
+        self._stale: list[Array] = []  # places where K must be renewed before it is used again
+        self._last: Array | None = None  # the last answer ...
+        self._seen = np.zeros((n * slot, 0))  # ... and `Z'` times it
+
+    def columns(self, i: int) -> Array:
+        return self._Z[:, self._places[i]]
+
+    def append(self, i: int, new: Array) -> None:
+        places = np.arange(self._count, self._count + new.shape[1])
+        self._count += new.shape[1]
+        self._Z[:, places] = new
+        self._owner[places] = i
+        self._places[i] = np.concatenate([self._places[i], places])
+        self._stale.append(places)
+        if self._last is not None:
+            self._seen[places] = new.T @ self._last
+
+    def replace(self, i: int, new: Array) -> None:
+        self._renew()
+        self._free(i, 0)
+        self.append(i, new)
+
+    def turn(self, i: int, U: Array, rank: int) -> None:
+        self._renew()
+        mine, used, turn = self._places[i], slice(self._count), U[:, :rank]
+        kept = mine[:rank]
+        self._Z[:, kept] = self._Z[:, mine] @ turn
+        rows = turn.T @ self._K[mine, used]
+        rows[:, kept] = rows[:, mine] @ turn
+        self._K[kept, used] = rows
+        self._K[used, kept] = rows.T
+        self._seen[kept] = turn.T @ self._seen[mine]
+        self._free(i, rank)
+
+    def _free(self, i: int, rank: int) -> None:
+        """Drop all but the first `rank` columns of component i; the last ones in use take their places."""
+        gone, self._places[i] = self._places[i][rank:], self._places[i][:rank]
+        for place in np.sort(gone)[::-1]:
+            self._count -= 1
+            last = self._count
+            if place != last:
+                self._move(last, int(place))
+
+    def _move(self, source: int, target: int) -> None:
+        used = slice(self._count + 1)
+        self._Z[:, target] = self._Z[:, source]
+        self._K[target, used] = self._K[source, used]
+        self._K[used, target] = self._K[used, source]
+        self._seen[target] = self._seen[source]
+        owner = self._owner[target] = self._owner[source]
+        places = self._places[owner].copy()
+        places[places == source] = target
+        self._places[owner] = places
+
+    def _renew(self) -> None:
+        """Products of the new columns with all: one pass over `Z`, however many arrived."""
+        if self._stale:
+            used, new = slice(self._count), np.concatenate(self._stale)
+            rows = self._Z[:, new].T @ self._Z[:, used]
+            self._K[new, used] = rows
+            self._K[used, new] = rows.T
+            self._stale = []
+
+    def _clear(self, places: slice) -> None:
+        self._Z[:, places] = 0.0
+        self._K[places] = 0.0
+        self._K[:, places] = 0.0
+        self._seen[places] = 0.0
+
+    def leading(self, m: int, guess: Array | None, tol: float, wanted: int) -> tuple[Array, Array]:
+        self._renew()
+        count = max(m, self._count)
+        self._clear(slice(self._count, count))  # fewer columns than asked for: empty ones make up the number
+        Z = self._Z[:, :count]
+        C, KC = self._coefficients(m, guess, tol, wanted)
+        E, R = np.linalg.qr(multiply(Z, C))
+        scales = np.abs(np.diag(R))
+        if scales.min() > 1e-3 * scales.max():
+            seen = solve_triangular(R, KC.T, trans="T", check_finite=False).T
+        else:  # `Z'Z` has squared the small singular values: `E` is not quite what `C` says
+            seen = Z.T @ E
+        values, U = np.linalg.eigh(seen.T @ seen)
+        U = np.ascontiguousarray(U[:, ::-1])
+        self._last = np.ascontiguousarray(E @ U)
+        self._seen = np.zeros((len(self._K), m))
+        self._seen[: len(seen)] = seen @ U
+        return values[::-1], self._last
+
+    def _coefficients(self, m: int, guess: Array | None, tol: float, wanted: int) -> tuple[Array, Array]:
+        """The leading eigenvectors of K, and K times them."""
+        count = max(m, self._count)
+        K = self._K[:count, :count]
+        if guess is None or count <= DENSE:
+            C = dense_eigenvectors(K, m)
+            return C, multiply(K, C)
+        start = self._seen[:count] if guess is self._last else self._Z[:, :count].T @ guess
+        return warm_eigenvectors(K, start, m, tol, wanted)
+
+
+class DenseSum:
+    """The sum `S = Z Z'` itself: for more columns than features, where its size no longer grows with n."""
+
+    def __init__(self, n: int, d: int, slot: int) -> None:
+        self._Z = np.zeros((n, slot, d))
+        self._rank = np.zeros(n, dtype=np.int64)
+        self._S = np.zeros((d, d), order="F")
+        self._more: list[Array] = []  # columns whose squares are to be added ...
+        self._less: list[Array] = []  # ... and taken away, before S is used again
+
+    def columns(self, i: int) -> Array:
+        return self._Z[i, : self._rank[i]].T
+
+    def append(self, i: int, new: Array) -> None:
+        rank = self._rank[i] + new.shape[1]
+        self._Z[i, self._rank[i] : rank] = new.T
+        self._rank[i] = rank
+        self._more.append(new)
+
+    def replace(self, i: int, new: Array) -> None:
+        self._less.append(self.columns(i).copy())
+        self._rank[i] = 0
+        self.append(i, new)
+
+    def turn(self, i: int, U: Array, rank: int) -> None:
+        turned = self.columns(i) @ U
+        self._rank[i] = rank
+        self._Z[i, :rank] = turned[:, :rank].T
+        self._less.append(turned[:, rank:])
+
+    def _renew(self) -> None:
+        """One pass over S, however many arrived."""
+        if self._more or self._less:
+            left = np.hstack(self._more + self._less)
+            right = np.hstack(self._more + [-block for block in self._less])
+            # `S += left @ right.T` would need a second array of the size of S.
+            self._S = dgemm(1.0, left, right, beta=1.0, c=self._S, trans_b=True, overwrite_c=True)
+            self._more, self._less = [], []
+
+    def leading(self, m: int, guess: Array | None, tol: float, wanted: int) -> tuple[Array, Array]:
+        self._renew()
+        if guess is None or len(self._S) <= DENSE:
+            C = dense_eigenvectors(self._S, m)
+            SC = multiply(self._S, C)
+        else:
+            C, SC = warm_eigenvectors(self._S, guess, m, tol, wanted)
+        E, R = np.linalg.qr(C)
+        image = solve_triangular(R, SC.T, trans="T", check_finite=False).T
+        values, U = np.linalg.eigh(symmetric(E.T @ image))
+        return values[::-1], np.ascontiguousarray(E @ U[:, ::-1])
+
+
+def multiply(M: Array, X: Array) -> Array:
+    """`M X` for a large M and a thin X, in the order of loops that BLAS is twice as fast in."""
+    return np.asarray(X.T @ M.T).T
+
+
+def dense_eigenvectors(M: Array, m: int) -> Array:
+    """The m leading eigenvectors of a small symmetric matrix, the first first."""
+    size = len(M)
+    try:
+        U = eigh(M, subset_by_index=[size - m, size - 1])[1]
+    except np.linalg.LinAlgError:  # the driver for a few pairs may fail where entries underflow
+        U = np.linalg.eigh(M)[1][:, size - m :]
+    return np.asarray(U[:, ::-1])
+
+
+def warm_eigenvectors(M: Array, start: Array, m: int, tol: float, wanted: int) -> tuple[Array, Array]:
+    """(C, M C) for the m leading eigenvectors C of symmetric M: block Krylov from the last answer.
+
+    It stops as soon as the residual is below `tol` of the largest eigenvalue, that of all but the first
+    `wanted` counting little, or no longer falls; after one arrival among many, a step or two do.
+    """
+    basis = np.linalg.qr(start)[0]
+    images = product = multiply(M, basis)
+    gauge, before = np.where(np.arange(m) < wanted, 1.0, OTHERS), math.inf
+    for step in range(1, PRODUCTS + 1):
+        values, U = np.linalg.eigh(symmetric(basis.T @ images))
+        values, U = values[::-1][:m], U[:, ::-1][:, :m]
+        C, image = basis @ U, images @ U
+        residual = float(np.linalg.norm((image - C * values) * gauge)) / max(float(values[0]), TINY)
+        if residual <= tol or 0.9 * before < residual < STALLED:
+            break
+        before = residual
+        if step % RESTART == 0:
+            basis, images, product = C, image, image
+        fresh = outside(product, basis)
+        if fresh.shape[1] == 0:
+            break
+        product = multiply(M, fresh)
+        basis, images = np.hstack([basis, fresh]), np.hstack([images, product])
+    return C, image
+
+
+def outside(X: Array, basis: Array) -> Array:
+    """Orthonormal basis of what `X` has outside the span of `basis`, directions in rounding left out."""
+    fresh = X / np.maximum(np.linalg.norm(X, axis=0), TINY)
+    for _ in range(2):
+        fresh, R = np.linalg.qr(fresh - basis @ (basis.T @ fresh))
+        if np.abs(np.diag(R)).min() < 1e-7:  # one pass more cannot tell what is rounding
+            return np.asarray(geometry.orthonormalize(X, against=basis, tol=1e-13))
+    return np.asarray(fresh)
+
+
+def symmetric(M: Array) -> Array:
+    """The symmetric part."""
+    return np.asarray(M + M.T) / 2.0
+
+
+def spectral_norm(X: Array) -> float:
+    """Largest singular value of a thin matrix; its Gram matrix is far cheaper than an SVD and serves."""
+    peak = float(np.max(np.abs(X), initial=0.0))
+    if peak == 0.0:
+        return 0.0
+    X = X / peak
+    return peak * math.sqrt(max(0.0, float(np.linalg.eigvalsh(X.T @ X)[-1])))
+
+
+def lacking(H: Array) -> float:
+    """By how much a symmetric matrix should be lifted to be positive; 0 where it is."""
+    s = np.linalg.eigvalsh(H)
+    return -2.0 * float(s[0]) if s[0] < -1e-12 * max(abs(float(s[-1])), EPS) else 0.0
+
+
+def rotation(M: Array) -> tuple[Array, Array, int]:
+    """(U, T, rank) with `M = U[:, :rank] T`, U orthogonal and square; the rank is that of M."""
+    rows, columns = M.shape
+    least = math.sqrt(16.0 * EPS)
+    if rows >= columns:
+        U, T = np.linalg.qr(M, mode="complete")
+        pivots = np.abs(np.diag(T))
+        if pivots.min(initial=math.inf) > least * pivots.max(initial=0.0):
+            return U, T[:columns], columns
+    U, s, Wt = np.linalg.svd(M)
+    rank = int(np.sum(s > least * np.linalg.norm(s)))
+    return U, s[:rank, None] * Wt[:rank], rank
+
+
+def solve_root(M: Array, B: Array) -> Array:
+    """`M^+ B` for an M of full row rank, wide where a direction brought no column to the model."""
+    if M.shape[0] == M.shape[1]:
+        return np.asarray(np.linalg.solve(M, B))
+    return np.asarray(np.linalg.lstsq(M, B, rcond=math.sqrt(16.0 * EPS))[0])
 
 
 def ordered_basis(M: Array, tol: float = 1e-12) -> Array:

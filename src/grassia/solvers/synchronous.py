@@ -47,7 +47,8 @@ class Round:
 class State(Generic[MethodT]):
     """The state of a synchronous solver: a value, arrays are never changed in place.
 
-    `residual` is None before the first round is complete. `method` is what the method itself remembers.
+    `residual` is None before the first round is complete. `values` are the Ritz values of `W`, `after` the
+    one that follows where the method sees it. `method` is what the method itself remembers.
     """
 
     problem: Problem
@@ -57,6 +58,7 @@ class State(Generic[MethodT]):
     version: int = 0
     residual: float | None = None
     values: Array | None = None
+    after: float | None = None
     seed: int = 0
 
 
@@ -115,6 +117,11 @@ class Synchronous(Solver[State[MethodT]], Generic[MethodT]):
     def scale(self, state: State[MethodT]) -> float:
         values = np.zeros(1) if state.values is None else state.values
         return max(float(np.mean(np.abs(values))), float(np.finfo(np.float64).tiny))
+
+    def gap(self, state: State[MethodT]) -> float | None:
+        if state.values is None or state.after is None:
+            return None
+        return float(state.values[-1]) - state.after
 
     def lower_bound(self, state: State[MethodT]) -> float:
         return float("nan") if state.values is None else float(np.sum(state.values))

@@ -1,0 +1,297 @@
+"""What a certificate has explored outside `W`, and upper bounds of the eigenvalues that lie there.
+
+Let `M` be the restriction of `A` to the complement of span(W), `mu` its largest eigenvalue and `m` a unit
+eigenvector of it. Explored is an orthonormal `Q` beside `W` whose products `M Q` are known. What the
+products say of `mu`:
+
+- *below*: the largest Ritz value of `M` on `Q` (rigorous);
+- *trace* (rigorous, for positive semidefinite A of known trace): what the trace leaves outside `W` and `Q`
+  bounds the unexplored part of `M`;
+- *exhausted* (rigorous): `Q` is the whole complement;
+- *probe* (holds with the stated confidence): let `Omega` be a d x p block of independent standard normal
+  numbers, drawn without looking at `W`. Then `m'Omega` is a normal vector too, shorter than c only with a
+  small probability that the chi-square distribution gives. For any `Y` whatever
+  `m'Omega = m'(Omega + (M - mu) Q Y)`, because `m'(M - mu) = 0`. So an `x` for which some `Y` makes
+  `||Omega + (M - x) Q Y||` smaller than c is not `mu`; when that goes for every x >= u, `mu < u`.
+
+The best `Y` is a small least-squares problem, and for Krylov spaces the bound it gives is that of the
+Christoffel function: it follows the spectrum that is there rather than the worst one. Nothing is assumed of
+`Q`: directions a solver has followed beyond k serve as well as Krylov blocks of the probe, and let few
+sweeps do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
+from scipy.special import gammaincinv
+
+from grassia import geometry
+from grassia.messages import Array
+
+# A direction is taken into the explored space if this much of it is new: its product is known by
+# a difference, and the error grows by the inverse.
+_NEW = 1e-2
+_EVALUATIONS = 60
+
+
+def shortest(probes: int, confidence: float) -> float:
+    """The length that a vector of so many standard normal numbers has at least, with this confidence.
+
+    >>> round(shortest(8, 0.999), 3), round(shortest(1, 0.9), 3)
+    (0.926, 0.126)
+    """
+    return math.sqrt(2.0 * float(gammaincinv(probes / 2.0, 1.0 - confidence)))
+
+
+class Explored:
+    """`W` with its products, and the space explored beside it.
+
+    Parameters
+    ----------
+    W, AW : ndarray (d, k)
+        Ritz vectors, descending, and their products.
+    values : ndarray (k,)
+        Ritz values.
+    trace : float, optional
+        The trace of A, where A is known to be positive semidefinite.
+    noise : callable, optional
+        What products may be off by beyond rounding at the size of A.
+    """
+
+    def __init__(
+        self,
+        W: Array,
+        AW: Array,
+        values: Array,
+        trace: float | None,
+        confidence: float,
+        noise: Callable[[], float] | None,
+    ) -> None:
+        self.W, self.AW, self.values, self.trace = W, AW, values, trace
+        self.confidence = confidence
+        self._noise = noise
+        self.d, self.k = int(W.shape[0]), int(W.shape[1])
+        self.R = AW - W @ (W.T @ AW)
+        self.R -= W @ (W.T @ self.R)
+        nothing = np.zeros((self.d, 0))
+        self.Q, self.AQ, self.MQ, self.probe = nothing, nothing, nothing, nothing
+        self._T = np.zeros((0, 0))
+        self._slack = 0.0  # how far products that were known before can be off
+        self._last = 0  # columns of the block explored last, from which the next one follows
+
+    # -- exploring ------------------------------------------------------------------------------
+
+    def add(self, X: Array, AX: Array) -> None:
+        """Take directions whose products are known, as far as they are new."""
+        for _ in range(2):
+            if X.shape[1] == 0:
+                return
+            overlap = np.vstack([self.W.T @ X, self.Q.T @ X])
+            gram = X.T @ X - overlap.T @ overlap
+            settled = np.linalg.norm(overlap) <= 1e-12 and np.linalg.norm(gram - np.eye(len(gram))) <= 1e-11
+            if settled:
+                break
+            k = self.k
+            X = X - self.W @ overlap[:k] - self.Q @ overlap[k:]
+            AX = AX - self.AW @ overlap[:k] - self.AQ @ overlap[k:]
+            size, turn = np.linalg.eigh(X.T @ X)
+            kept = size > _NEW**2 * max(float(size[-1]), float(np.finfo(np.float64).tiny))
+            turn = turn[:, kept] / np.sqrt(size[kept])
+            X, AX = X @ turn, AX @ turn
+        self.extend(X[:, : self.room], AX[:, : self.room])
+
+    def add_known(self, X: Array, AX: Array, probe: Array, A_probe: Array) -> None:
+        """Take directions with products that somebody claims to know; the probe must not depend on them.
+
+        For `D = AX - A X` the probe gives `D'Omega`, and `norm(D) <= norm(D'Omega) / c` by the same argument
+        as for the eigenvector. Products off by so much that they would tell nothing are left out.
+        """
+        if probe.shape[1] == 0 or X.shape[1] == 0:
+            return
+        wrong = float(np.linalg.norm(X.T @ A_probe - AX.T @ probe, 2))
+        slack = wrong / shortest(probe.shape[1], self.confidence)
+        if slack <= 1e-3 * abs(float(self.values[-1])):
+            self._slack = max(self._slack, slack)
+            self.add(X, AX)
+
+    def add_probe(self, probe: Array, A_probe: Array) -> None:
+        """Take a block of standard normal numbers that is independent of `W`, and its product."""
+        if probe.shape[1] == 0 or self.room == 0:
+            return
+        self.probe = probe - self.W @ (self.W.T @ probe)
+        self.probe -= self.W @ (self.W.T @ self.probe)
+        self.add(probe, A_probe)
+
+    def extend(self, block: Array, A_block: Array) -> None:
+        """Take a block that is orthonormal to `W` and `Q`, and its product."""
+        M_block = A_block - self.W @ (self.W.T @ A_block)
+        q, b = self.Q.shape[1], block.shape[1]
+        T = np.empty((q + b, q + b))
+        cross = self.Q.T @ M_block
+        corner = block.T @ M_block
+        T[:q, :q], T[:q, q:], T[q:, :q], T[q:, q:] = self._T, cross, cross.T, (corner + corner.T) / 2.0
+        self._T = T
+        self.Q = np.hstack([self.Q, block])
+        self.AQ = np.hstack([self.AQ, A_block])
+        self.MQ = np.hstack([self.MQ, M_block])
+        self._last = b
+
+    @property
+    def room(self) -> int:
+        """Dimensions that are not explored."""
+        return self.d - self.k - int(self.Q.shape[1])
+
+    def next_block(self) -> Array | None:
+        """The next Krylov block, or None when there is nothing left to explore."""
+        tail = self._outside(self.MQ[:, self.Q.shape[1] - self._last :])
+        if self.room <= 0 or float(np.linalg.norm(tail)) <= self.rounding:
+            return None
+        against = np.hstack([self.W, self.Q])
+        block = geometry.orthonormalize(tail, against=against)[:, : self.room]
+        return np.ascontiguousarray(block) if block.shape[1] else None
+
+    def _outside(self, X: Array) -> Array:
+        for _ in range(2):
+            X = X - self.Q @ (self.Q.T @ X)
+            X = X - self.W @ (self.W.T @ X)
+        return X
+
+    def best(self) -> tuple[Array, Array]:
+        """The best k-space inside everything explored, and all Ritz values there, descending."""
+        basis, products = np.hstack([self.W, self.Q]), np.hstack([self.AW, self.AQ])
+        values, turn = geometry.ritz(basis, products)
+        return geometry.polar(basis @ turn[:, : self.k]), values
+
+    # -- bounding -------------------------------------------------------------------------------
+
+    @property
+    def scale(self) -> float:
+        """The largest product seen of a unit vector."""
+        return max(
+            float(np.max(np.abs(self.values))),
+            float(np.max(np.linalg.norm(self.MQ, axis=0), initial=0.0)),
+        )
+
+    @property
+    def rounding(self) -> float:
+        """The allowance for rounding errors in a product."""
+        own = 4.0 * float(np.finfo(np.float64).eps) * math.sqrt(self.d) * self.scale
+        return own if self._noise is None else own + self._noise()
+
+    @property
+    def looseness(self) -> float:
+        """The same for the explored space."""
+        return self.rounding + self._slack
+
+    def bounds(self) -> tuple[float, float, float]:
+        """(rigorous lower, rigorous upper, upper with the confidence) bounds of `mu`."""
+        if self.k == self.d:
+            return -math.inf, -math.inf, -math.inf
+        if self.Q.shape[1] == 0:
+            left = self._left()
+            return -math.inf, left, left
+        high = float(np.linalg.eigvalsh(self._T)[-1])
+        if self.room == 0:
+            exact = high + self.looseness
+            return high, exact, exact
+        # Left over: the tail of M Q outside of W and Q; only its Gram matrix matters.
+        tail = self.MQ - self.Q @ self._T
+        rigorous = self._trace_bound(high, tail)
+        return high, rigorous, min(rigorous, self._probe_bound(high, tail.T @ tail, rigorous))
+
+    def _left(self) -> float:
+        """What the trace leaves for the unexplored part of `M`."""
+        if self.trace is None:
+            return math.inf
+        left = max(0.0, self.trace - float(np.sum(self.values)) - float(np.trace(self._T)))
+        return left + self.looseness * math.sqrt(self.d)
+
+    def _trace_bound(self, high: float, tail: Array) -> float:
+        left = self._left()
+        if not math.isfinite(left):
+            return left
+        if left >= float(self.values[-1]):  # too much to say anything of the gap: norms will do
+            mean, half = (high + left) / 2.0, (high - left) / 2.0
+            return mean + math.hypot(half, float(np.linalg.norm(tail))) + self.looseness
+        # M <= [[T, B'], [B, left I]], B the tail.
+        B: Array = np.asarray(np.linalg.qr(tail, mode="r"))
+        q, r = self._T.shape[0], B.shape[0]
+        small = np.zeros((q + r, q + r))
+        small[:q, :q], small[q:, :q], small[:q, q:] = self._T, B, B.T
+        small[q:, q:] = left * np.eye(r)
+        return float(np.linalg.eigvalsh(small)[-1]) + self.looseness
+
+    def _probe_bound(self, high: float, tail_gram: Array, known: float) -> float:
+        """March down from where `Y = Q'Omega / x` does, interval by interval, as far as it goes."""
+        if self.probe.shape[1] == 0:
+            return math.inf
+        test = _Mass(self, tail_gram)
+        upper = min(test.start(), known)
+        floor = high + self.looseness
+        goal = floor + 0.02 * max(float(self.values[-1]) - floor, 0.0)  # closer than needed for any gap
+        step = upper - goal
+        for _ in range(_EVALUATIONS):
+            if upper <= goal or step <= 0.02 * (upper - floor):
+                break
+            x = max(goal, upper - step)
+            if test.excludes(x, upper):
+                upper = x
+                step *= 2.0
+            else:
+                step /= 2.0
+        return upper + self.looseness
+
+
+class _Mass:
+    """The test by which values are excluded: could a random block have so little of an eigenvector?"""
+
+    def __init__(self, explored: Explored, tail_gram: Array) -> None:
+        self.T, self.C = explored._T, tail_gram
+        self.G = explored.Q.T @ explored.probe
+        ritz = np.linalg.eigvalsh(self.T)
+        self.bottom, self.top = float(ritz[0]), float(ritz[-1])
+        lost = explored.probe - explored.Q @ self.G  # what was dropped when the probe was taken in
+        self.noise = explored.looseness
+        self.limit = shortest(explored.probe.shape[1], explored.confidence) - float(np.linalg.norm(lost, 2))
+
+    def start(self) -> float:
+        """Everything from here on is excluded, by `Y = G / x`."""
+        if self.limit <= 0.0:
+            return math.inf
+        product = self.T @ self.G
+        square = product.T @ product + self.G.T @ self.C @ self.G
+        return (_norm(square) + self.noise * float(np.linalg.norm(self.G, 2))) / self.limit
+
+    def excludes(self, low: float, high: float) -> bool:
+        """Whether every x with low <= x <= high is excluded, low being above the spectrum of T.
+
+        With the best `Y` at low, `Y (low - a) / (x - a)` serves further on, for any a < low: the block to
+        be measured is then affine in 1 / (x - a), so its norm is largest at an end of the interval.
+        """
+        shifted = self.T - low * np.eye(len(self.T))
+        try:
+            factor = cho_factor(shifted @ shifted + self.C)
+        except LinAlgError:
+            return False
+        Y = -cho_solve(factor, shifted @ self.G)
+        TY, outside = self.T @ Y, Y.T @ self.C @ Y
+        allowance = self.noise * float(np.linalg.norm(Y, 2))
+
+        def short(x: float, pole: float) -> bool:
+            r = (low - pole) / (x - pole)
+            inside = self.G + r * (TY - x * Y)
+            return _norm(inside.T @ inside + r * r * outside) + allowance < self.limit
+
+        if not short(low, self.bottom):
+            return False
+        poles = (self.top - t * (self.top - self.bottom) for t in (0.0, 0.25, 0.5, 1.0))
+        return any(short(high, pole) for pole in poles if pole < low)
+
+
+def _norm(square: Array) -> float:
+    """The spectral norm of V from `V'V`."""
+    return math.sqrt(max(0.0, float(np.linalg.eigvalsh(square)[-1])))
