@@ -1,7 +1,7 @@
 """Seconds to a certified answer on local processes, four workers, one of them ten times slower.
 
 All methods in one run on the same rows, medians over repeats, and the ratio to synchronous block Krylov,
-as it comes and at nystrom's query width. Opening the data, starting the workers and the certificate are included.
+as it comes and at nystrom's query width. Opening the data, starting workers and the certificate are included.
 
     python benchmarks/wall_clock.py [--rows 20000] [--features 2000] [--k 5] [--slow 10] [--repeats 5]
 """

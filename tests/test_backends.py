@@ -9,6 +9,7 @@ import asyncio
 import itertools
 import os
 import sys
+import threading
 import time
 
 import numpy as np
@@ -492,3 +493,29 @@ def test_functions_defined_where_they_are_used_travel_to_the_workers(engine):
     result = grassia.eigenspace(as_components(Doubled()), 1, backend=engine(), rng=0)
     assert result.values[0] == pytest.approx(6.0)
     assert sine(result, np.eye(3)[:, :1]) <= 1e-6
+
+
+def test_a_serial_run_leaves_blas_as_it_was():
+    """Also when several runs overlap, and when one fails."""
+    from grassia.backends.serial import _libraries
+
+    before = [library.num_threads for library in _libraries()]
+    X = np.random.default_rng(0).standard_normal((200, 12)) * np.r_[5, 4, np.ones(10)]
+    started = threading.Barrier(3)
+
+    def solve(seed: int) -> None:
+        def wait(progress: grassia.Progress) -> None:
+            if progress.passes == 1.0:
+                started.wait(10.0)
+
+        grassia.eigenspace(grassia.from_rows(X, 3), 2, solver="krylov", rng=seed, callbacks=wait)
+
+    threads = [threading.Thread(target=solve, args=(seed,)) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [library.num_threads for library in _libraries()] == before
+    with pytest.raises(grassia.InvalidInput):
+        grassia.eigenspace(np.full((3, 3), np.nan), 1)
+    assert [library.num_threads for library in _libraries()] == before

@@ -9,7 +9,8 @@ The reasoning. Let `W` be frozen, `H = W'AW` with eigenvalues `theta_1 >= ... >=
 
 - `lambda_i(A) >= theta_i`, and `trace(H)` is at most the variance of the best k-space (Cauchy, Ky Fan).
 - `lambda_{k+1}(A) <= mu` (Courant-Fischer), so with any upper bound `u >= mu` below `theta_k` the sine of
-  the largest angle to the leading eigenspace is at most `||R|| / (theta_k - u)` (Davis-Kahan), and
+  the largest angle to the leading eigenspace is at most `||R|| / (theta_k - u)` (Davis-Kahan), or the
+  root of the sum of squares of `||r_j|| / (theta_j - u)` over the Ritz vectors, if that is less, and
   `lambda_i <= theta_i + 2 ||R||^2 / (h + sqrt(h^2 + 4 ||R||^2))`, `h = theta_i - u` (Li-Li).
 
 So everything hangs on an upper bound of `mu`: `grassia.explored` has three of them, two rigorous and one that
@@ -165,7 +166,8 @@ class Certifier:
     Parameters
     ----------
     probes : int or None
-        Random vectors that look for what the answer may have missed; default 16.
+        Random vectors that look for what the answer may have missed; default 16, or 8 where the solver knows
+        the products of more directions.
     max_sweeps : int
         Consistent sweeps at most; fewer are made when fewer do.
     confidence : float
@@ -183,9 +185,9 @@ class Certifier:
         if not 0.0 < float(self.confidence) < 1.0:
             raise InvalidInput(f"`confidence` must lie strictly between 0 and 1; got {self.confidence!r}.")
 
-    def width(self, d: int, k: int) -> int:
+    def width(self, d: int, k: int, known: bool = False) -> int:
         """Columns of the probing block."""
-        wanted = 16 if self.probes is None else self.probes
+        wanted = (8 if known else 16) if self.probes is None else self.probes
         return max(0, min(wanted, d - k))
 
 
@@ -238,7 +240,7 @@ def certify(
     """
     certifier = certifier or Certifier()
     d, k = candidates[0].shape
-    p = certifier.width(d, k)
+    p = certifier.width(d, k, known is not None)
     probe = rng.standard_normal((d, p))
     more = np.zeros((d, 0)) if beside is None else beside
     product = yield np.ascontiguousarray(np.hstack([*candidates, more, probe]))
@@ -256,7 +258,9 @@ def certify(
     sweeps = 1
     while True:
         certificate = _certificate(explored, tol, total, sweeps)
-        out_of_reach = certificate.residual_norm > tol * max(certificate.optimistic_gap, 0.0)
+        out_of_reach = (
+            sine_bound(certificate.residual_norm, certificate.residuals, values, certificate.next_lower) > tol
+        )
         if certificate.converged or out_of_reach or sweeps >= certifier.max_sweeps:
             break
         block = explored.next_block()
@@ -273,22 +277,22 @@ def certify(
 
 
 def _certificate(explored: Explored, tol: float, total: float | None, sweeps: int) -> Certificate:
-    lower, rigorous, upper = explored.bounds()
-    given = explored.confidence
-    best = Bound(rigorous, True) if rigorous <= upper else Bound(upper, False, given)
     rounding = explored.rounding if explored.d > explored.k else 0.0
     residual = float(np.linalg.norm(explored.R, 2)) + rounding if explored.d > explored.k else 0.0
+    columns = np.linalg.norm(explored.R, axis=0) + rounding
     values = explored.values
     bottom = float(values[-1])
-    strict = _sine(residual, bottom - rigorous)
-    sine = Bound(_sine(residual, bottom - best.value), best.rigorous, best.confidence)
+    lower, rigorous, upper = explored.bounds(_wanted(residual, columns, values, tol))
+    best = Bound(rigorous, True) if rigorous <= upper else Bound(upper, False, explored.confidence)
+    strict = sine_bound(residual, columns, values, rigorous)
+    sine = Bound(sine_bound(residual, columns, values, best.value), best.rigorous, best.confidence)
     if strict <= tol:
         sine, best = Bound(strict, True), Bound(rigorous, True)
     return Certificate(
         tol=tol,
         values=values,
         residual_norm=residual,
-        residuals=np.linalg.norm(explored.R, axis=0) + rounding,
+        residuals=columns,
         eigenvalue_errors=_eigenvalue_errors(explored, residual, best.value),
         captured=float(np.sum(values)),
         total=total,
@@ -297,7 +301,7 @@ def _certificate(explored: Explored, tol: float, total: float | None, sweeps: in
         gap=Bound(bottom - best.value, best.rigorous, best.confidence),
         sin_theta=sine,
         sin_theta_rigorous=strict,
-        identified=_identified(explored, tol, residual, best.value),
+        identified=explored.k if sine.value <= tol else _identified(explored, tol, best.value),
         sweeps=sweeps,
         rounding=explored.rounding,
     )
@@ -316,24 +320,45 @@ def _eigenvalue_errors(explored: Explored, residual: float, upper: float) -> Arr
     return np.asarray(error + explored.rounding)
 
 
-def _identified(explored: Explored, tol: float, residual: float, upper: float) -> int:
+def _identified(explored: Explored, tol: float, upper: float) -> int:
     values, R, rounding = explored.values, explored.R, explored.rounding
-    if _sine(residual, float(values[-1]) - upper) <= tol:
-        return explored.k
     for j in range(explored.k - 1, 0, -1):
         head = float(np.linalg.norm(R[:, :j], 2)) + rounding
         rest = float(np.linalg.norm(R[:, j:], 2)) + rounding
         inner = float(values[j])
         # The complement of the first j is [[inner, rest], [rest, upper]] in norms.
         outer = (inner + upper) / 2.0 + math.hypot((inner - upper) / 2.0, rest)
-        if _sine(head, float(values[j - 1]) - outer) <= tol:
+        columns = np.linalg.norm(R[:, :j], axis=0) + rounding
+        if sine_bound(head, columns, values[:j], outer) <= tol:
             return j
     return 0
 
 
-def _sine(residual: float, gap: float) -> float:
-    if residual == 0.0 and gap > -math.inf:
-        return 0.0 if gap > 0.0 else 1.0
-    if not gap > 0.0:
+def sine_bound(residual: float, columns: Array, values: Array, upper: float) -> float:
+    """Bound of the sine of the largest angle, given that all other eigenvalues are at most `upper`.
+
+    `columns` are the residual norms of the single Ritz vectors. With `X = U'W` for the other eigenvectors
+    `U`, each column obeys `norm(X_j) <= columns[j] / (values[j] - upper)`: a residual counts by the distance
+    of its own eigenvalue from the rest. Where the spectrum is spread that is far less than the residual
+    over the gap.
+
+    >>> sine_bound(1.0, np.array([1.0, 1e-3]), np.array([100.0, 2.0]), 1.0) < 0.0102
+    True
+    """
+    heights = values - upper
+    if not heights[-1] > 0.0:
         return 1.0
-    return min(1.0, residual / gap)
+    if residual == 0.0:
+        return 0.0
+    one_by_one = float(np.linalg.norm(columns / heights))
+    return min(1.0, residual / float(heights[-1]), one_by_one)
+
+
+def _wanted(residual: float, columns: Array, values: Array, tol: float) -> float:
+    """The largest upper bound of the other eigenvalues that would do."""
+    bottom = float(values[-1])
+    low, high = bottom - residual / tol, bottom  # what does for the plain bound does
+    for _ in range(50):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if sine_bound(residual, columns, values, middle) <= tol else (low, middle)
+    return low

@@ -41,19 +41,26 @@ class Proposals:
         """A component has answered at an iterate of the current stretch."""
         self._refreshed.add(component)
 
-    def due(self, residual: float, scale: float, gap: float | None, replies: int) -> bool:
-        """Whether to certify now: every component was heard, and the estimate is small or stuck."""
+    def due(
+        self, residual: float, scale: float, gap: float | None, replies: int, patience: float | None = None
+    ) -> bool:
+        """Whether to certify now: every component was heard, and the estimate is small or stuck.
+
+        `patience` takes the place of `stall_passes` where a residual must be expected to get stuck, in single
+        precision: then that is no sign of trouble.
+        """
         if not self._refused:  # both are known better and better; a certificate knows the gap
             # A gap that seems to be nothing is for the certificate to judge, too.
             height = scale if gap is None else min(scale, max(0.7 * gap, 1e-3 * scale))
             self.target = self.tol * height
         if residual < 0.9 * self._mark[0]:
             self._mark = (residual, replies)
-        stalled = replies - self._mark[1] > self.stall_passes * self.n
+        allowed = self.stall_passes if patience is None else patience
+        stalled = replies - self._mark[1] > allowed * self.n
         if len(self._refreshed) < self.n or not (residual <= self.target or stalled):
             return False
         if stalled:
-            self._stalls += 1
+            self._stalls += patience is None
             self._mark = (residual, replies)
         return True
 

@@ -187,8 +187,11 @@ class Explored:
         """The same for the explored space."""
         return self.rounding + self._slack
 
-    def bounds(self) -> tuple[float, float, float]:
-        """(rigorous lower, rigorous upper, upper with the confidence) bounds of `mu`."""
+    def bounds(self, wanted: float = -math.inf) -> tuple[float, float, float]:
+        """(rigorous lower, rigorous upper, upper with the confidence) bounds of `mu`.
+
+        An upper bound below `wanted` is not improved further, once it is half way to the lower one.
+        """
         if self.k == self.d:
             return -math.inf, -math.inf, -math.inf
         if self.Q.shape[1] == 0:
@@ -201,7 +204,7 @@ class Explored:
         # Left over: the tail of M Q outside of W and Q; only its Gram matrix matters.
         tail = self.MQ - self.Q @ self._T
         rigorous = self._trace_bound(high, tail)
-        return high, rigorous, min(rigorous, self._probe_bound(high, tail.T @ tail, rigorous))
+        return high, rigorous, min(rigorous, self._probe_bound(high, tail.T @ tail, rigorous, wanted))
 
     def _left(self) -> float:
         """What the trace leaves for the unexplored part of `M`."""
@@ -225,24 +228,24 @@ class Explored:
         small[q:, q:] = left * np.eye(r)
         return float(np.linalg.eigvalsh(small)[-1]) + self.looseness
 
-    def _probe_bound(self, high: float, tail_gram: Array, known: float) -> float:
+    def _probe_bound(self, high: float, tail_gram: Array, known: float, wanted: float) -> float:
         """March down from where `Y = Q'Omega / x` does, interval by interval, as far as it goes."""
         if self.probe.shape[1] == 0:
             return math.inf
         test = _Mass(self, tail_gram)
         upper = min(test.start(), known)
         floor = high + self.looseness
-        goal = floor + 0.02 * max(float(self.values[-1]) - floor, 0.0)  # closer than needed for any gap
-        step = upper - goal
+        room = max(float(self.values[-1]) - floor, 0.0)
+        goal = max(floor + 0.02 * room, min(floor + 0.8 * (wanted - floor), floor + 0.5 * room))
+        share = 0.75  # of the way to the floor; what was possible once is mostly possible again
         for _ in range(_EVALUATIONS):
-            if upper <= goal or step <= 0.02 * (upper - floor):
+            if upper <= goal or share < 0.02:
                 break
-            x = max(goal, upper - step)
+            x = max(goal, upper - share * (upper - floor))
             if test.excludes(x, upper):
                 upper = x
-                step *= 2.0
             else:
-                step /= 2.0
+                share *= 0.6
         return upper + self.looseness
 
 
@@ -274,12 +277,12 @@ class _Mass:
         """
         shifted = self.T - low * np.eye(len(self.T))
         try:
-            factor = cho_factor(shifted @ shifted + self.C)
+            factor = cho_factor(shifted @ shifted + self.C, overwrite_a=True, check_finite=False)
         except LinAlgError:
             return False
-        Y = -cho_solve(factor, shifted @ self.G)
+        Y = -cho_solve(factor, shifted @ self.G, check_finite=False)
         TY, outside = self.T @ Y, Y.T @ self.C @ Y
-        allowance = self.noise * float(np.linalg.norm(Y, 2))
+        allowance = self.noise * _norm(Y.T @ Y)
 
         def short(x: float, pole: float) -> bool:
             r = (low - pole) / (x - pole)

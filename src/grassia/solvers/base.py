@@ -102,9 +102,10 @@ class Solver(ABC, Generic[StateT]):
         """A number of the size of the wanted eigenvalues, to measure residuals against."""
 
     def gap(self, state: StateT) -> float | None:
-        """The eigengap after k as the method sees it; None where it does not look beyond k.
+        """What to divide the residual by for the sine of the largest angle, as the method sees it.
 
-        It says how small a residual has to be for a certificate to be worth asking; nothing is proved by it.
+        The eigengap after k; more where the residual is that of vectors far above the cut. None where a
+        method does not look beyond k. It says when to ask for a certificate; nothing is proved by it.
         """
         return None
 

@@ -98,7 +98,7 @@ class Covariance(Synchronous[Collected]):
             method=replace(state.method, rest=vectors[:, k:]),
             residual=residual_norm(W, product @ W, values[:k]),
             values=values[:k],
-            after=float(values[k]) if k < d else None,
+            gap=float(values[k - 1] - values[k]) if k < d else None,
         ), W
 
     def matrix(self, state: State[Collected]) -> tuple[Array, float] | None:

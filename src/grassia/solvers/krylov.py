@@ -20,13 +20,14 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
+from scipy.linalg import eigh
 
 from grassia import geometry
 from grassia._checks import require_count
 from grassia.errors import InvalidInput
 from grassia.messages import Array
 from grassia.solvers.base import Problem
-from grassia.solvers.synchronous import DROP, State, Synchronous, polished, residual_norm, widened
+from grassia.solvers.synchronous import State, Synchronous, new_block, polished, residual_and_gap, widened
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +54,15 @@ class Basis:
         H[:p, :p], H[:p, p:], H[p:, :p], H[p:, p:] = self.H, beside, beside.T, block.T @ product
         return Basis(np.hstack([self.Q, block]), np.hstack([self.Y, product]), H)
 
-    def ritz(self) -> tuple[Array, Array]:
-        """Ritz values, descending, and the rotation to the Ritz vectors."""
-        values, turn = np.linalg.eigh((self.H + self.H.T) / 2.0)
-        return values[::-1], turn[:, ::-1]
+    def ritz(self, count: int) -> tuple[Array, Array]:
+        """So many leading Ritz values, descending, and the rotation to their vectors."""
+        p = len(self.H)
+        H = (self.H + self.H.T) / 2.0
+        if 3 * count > p or p < 100:
+            values, turn = np.linalg.eigh(H)
+        else:  # far cheaper than all of them
+            values, turn = eigh(H, subset_by_index=[p - count, p - 1], check_finite=False)
+        return values[::-1][:count], turn[:, ::-1][:, :count]
 
     def turned(self, turn: Array) -> Basis:
         """The basis of the columns of `Q @ turn`."""
@@ -150,9 +156,9 @@ class Krylov(Synchronous[Basis]):
             basis = Basis.of(block, product)
         else:
             basis = state.method.with_block(block, product)
-        values, turn = basis.ritz()
+        values, turn = basis.ritz(k + 1)
         W, AW = basis.Q @ turn[:, :k], basis.Y @ turn[:, :k]
-        asked = geometry.orthonormalize(product, against=basis.Q, tol=DROP)
+        asked = new_block(product, basis.Q)
         p = basis.Q.shape[1]
         if asked.shape[1] == 0:
             # The space kept is invariant. What lies outside it is not known: look there.
@@ -161,23 +167,18 @@ class Krylov(Synchronous[Basis]):
         if asked.shape[1] == 0:
             basis, asked = replace(basis, again=True), W  # the whole space: W is exact
         elif p + asked.shape[1] > self.columns(problem):
-            basis = basis.turned(turn[:, : self._kept(problem, asked.shape[1])])
-        return replace(
-            state,
-            W=W,
-            method=basis,
-            residual=residual_norm(W, AW, values[:k]),
-            values=values[:k],
-            after=float(values[k]) if len(values) > k else None,
-        ), asked
+            basis = basis.turned(basis.ritz(self._kept(problem, asked.shape[1]))[1])
+        after = float(values[k]) if len(values) > k else None
+        residual, gap = residual_and_gap(W, AW, values[:k], after)
+        return replace(state, W=W, method=basis, residual=residual, values=values[:k], gap=gap), asked
 
     def known(self, state: State[Basis]) -> tuple[Array, Array] | None:
         basis, k = state.method, state.problem.k
         if basis.Q.shape[1] <= k:
             return None
-        _, turn = basis.ritz()
         # Beyond these the Ritz vectors are far below the cut: exploring them costs and gains nothing.
-        rest = turn[:, k : 3 * k + 40]
+        _, turn = basis.ritz(min(basis.Q.shape[1], 2 * k + 50))
+        rest = turn[:, k:]
         return basis.Q @ rest, basis.Y @ rest
 
     def _kept(self, problem: Problem, coming: int) -> int:

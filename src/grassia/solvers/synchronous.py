@@ -6,12 +6,14 @@ and Rayleigh-Ritz is rigorous. A lost worker costs the repetition of its task an
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 import numpy as np
+from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
 from grassia import geometry
 from grassia.messages import Array, Query
@@ -47,8 +49,8 @@ class Round:
 class State(Generic[MethodT]):
     """The state of a synchronous solver: a value, arrays are never changed in place.
 
-    `residual` is None before the first round is complete. `values` are the Ritz values of `W`, `after` the
-    one that follows where the method sees it. `method` is what the method itself remembers.
+    `residual` is None before the first round is complete. `values` are the Ritz values of `W`, `gap` is that
+    of `Solver.gap`. `method` is what the method itself remembers.
     """
 
     problem: Problem
@@ -58,7 +60,7 @@ class State(Generic[MethodT]):
     version: int = 0
     residual: float | None = None
     values: Array | None = None
-    after: float | None = None
+    gap: float | None = None
     seed: int = 0
 
 
@@ -119,9 +121,7 @@ class Synchronous(Solver[State[MethodT]], Generic[MethodT]):
         return max(float(np.mean(np.abs(values))), float(np.finfo(np.float64).tiny))
 
     def gap(self, state: State[MethodT]) -> float | None:
-        if state.values is None or state.after is None:
-            return None
-        return float(state.values[-1]) - state.after
+        return state.gap
 
     def lower_bound(self, state: State[MethodT]) -> float:
         return float("nan") if state.values is None else float(np.sum(state.values))
@@ -171,6 +171,48 @@ def polished(Q: Array, Y: Array) -> tuple[Array, Array]:
     return Q @ turn, Y @ turn
 
 
+def new_block(X: Array, basis: Array) -> Array:
+    """An orthonormal basis of what `X` has outside span(basis), as `geometry.orthonormalize` gives it.
+
+    The ordinary case, a block that is far from dependent, is done here by projections and Cholesky
+    decompositions of its Gram matrix, each time what the time before has left of either.
+    """
+    given, size = X, float(np.linalg.norm(X))
+    for _ in range(3):
+        X = X - basis @ (basis.T @ X)
+        gram = X.T @ X
+        try:
+            lower = cholesky(gram, lower=True, check_finite=False)
+        except LinAlgError:
+            break
+        pivots = np.diagonal(lower)
+        if not pivots.min() > 1e-5 * max(size, float(pivots.max())):
+            break
+        X = solve_triangular(lower, X.T, lower=True, check_finite=False).T
+        if np.linalg.norm(gram - np.eye(len(gram))) < 1e-7:  # it was nearly so before: now it is
+            return np.ascontiguousarray(X)
+        size = 1.0
+    return np.asarray(geometry.orthonormalize(given, against=basis, tol=DROP))
+
+
 def residual_norm(W: Array, product: Array, values: Array) -> float:
     """Spectral norm of `A W - W diag(values)`, for Ritz vectors."""
-    return float(np.linalg.norm(product - W * values, 2))
+    return residual_and_gap(W, product, values, None)[0]
+
+
+def residual_and_gap(
+    W: Array, product: Array, values: Array, after: float | None
+) -> tuple[float, float | None]:
+    """(spectral norm of the residual of Ritz vectors, what to divide it by for the sine as `Solver.gap`)."""
+    R = product - W * values
+    gram = R.T @ R
+    largest = float(np.linalg.eigvalsh(gram)[-1])
+    # A sum of squares that underflows or overflows says nothing.
+    norm = math.sqrt(largest) if 1e-280 < largest < np.inf else float(np.linalg.norm(R, 2))
+    if after is None:
+        return norm, None
+    gap = float(values[-1]) - after
+    if not gap > 0.0 or norm == 0.0:
+        return norm, gap
+    sine = math.sqrt(float(np.sum(np.diagonal(gram) / (values - after) ** 2)))
+    return norm, max(gap, norm / sine) if sine > 0.0 else gap
