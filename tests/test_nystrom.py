@@ -6,17 +6,18 @@ import warnings
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_svmlight_file
 from sklearn.exceptions import ConvergenceWarning
 
 import grassia
 from grassia.backends import Processes, Serial, Simulated, Threads
-from grassia.backends.service import Fixed, LogNormal, Pareto, straggler
+from grassia.backends.service import Fixed, LogNormal, Pareto, speeds, straggler
 from grassia.errors import InvalidInput
 from grassia.geometry import projection_distance
 from grassia.result import Status
 from grassia.solvers import Nystrom
 from grassia.solvers.surrogate import Surrogate, ordered_basis
-from problems import Dense, gaussian_rows, heterogeneous, leading_of_rows
+from problems import Dense, data_folder, gaussian_rows, heterogeneous, leading_of_rows
 from test_certificate import check, random_problem
 from test_steps import PROBLEMS, WORLDS
 
@@ -52,7 +53,9 @@ def test_the_model_is_a_minorant_and_exact_on_what_was_asked(rank):
     matrices = positive_matrices(4, 25, rank, seed=rank)
     weights = np.array([0.1, 0.2, 0.3, 0.4])
     surrogate = told(matrices, weights, slot=12, seed=0)
-    for i, A in enumerate(matrices):
+    for i, unlifted in enumerate(matrices):
+        assert surrogate.shift[i] <= (1e-7 * np.linalg.norm(unlifted, 2) if rank < 9 else 0.0)
+        A = unlifted + surrogate.shift[i] * np.eye(25)
         gap = np.linalg.eigvalsh(A - model(surrogate, i))
         assert gap[0] >= -1e-12 * np.linalg.norm(A, 2)
         Q = surrogate.basis(i)
@@ -166,6 +169,46 @@ def test_the_lower_bound_never_decreases_and_never_exceeds_the_optimum(solver, s
     assert bound.max() <= best * (1.0 + 1e-12)
     assert bound[-1] >= best * (1.0 - 1e-9)
     assert projection_distance(result.vectors, leading_of_rows(X, 3)) <= 1e-9
+
+
+def sparse_rows() -> tuple[np.ndarray, bool]:
+    """(rows of w1a, True), or made rows of a like kind."""
+    folder = data_folder()
+    if folder is not None and (folder / "w1a").exists():
+        return load_svmlight_file(str(folder / "w1a"), n_features=300)[0].toarray(), True
+    rng = np.random.default_rng(0)
+    return (rng.random((1000, 200)) < 0.5 / np.arange(1, 201) ** 0.7).astype(float), False
+
+
+@pytest.mark.parametrize("prior", [True, False])
+def test_shards_of_fewer_rows_than_are_remembered_lose_no_digits(prior):
+    """Most of what is asked of them meets next to nothing there: rounding must not grow from it."""
+    X, real = sparse_rows()
+    k = 10 if real else 6
+    values, vectors = np.linalg.eigh(X.T @ X / len(X))
+    best, leading, closest = values[-k:].sum(), vectors[:, -k:], [1.0]
+
+    def watch(progress):
+        if progress.version:
+            closest.append(projection_distance(progress.vectors, leading))
+        return closest[-1] <= 1e-12
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        result = grassia.eigenspace(
+            grassia.from_rows(X, 20, center=False),
+            k,
+            rng=1,
+            tol=1e-13,
+            solver=Nystrom(width=k, prior=prior),
+            backend=Simulated(speeds(20, 1, 5, np.random.default_rng(1)), free_tasks=1, seed=1),
+            callbacks=watch,
+            max_passes=40,
+        )
+    bound = result.history["bound"]
+    assert np.diff(bound).min() >= -1e-12 * best
+    assert bound.max() <= best * (1.0 + 1e-12)
+    assert min(closest) <= 1e-12
 
 
 def test_it_reaches_the_rounding_level():

@@ -28,25 +28,38 @@ from grassia.components import Component
 from grassia.errors import InvalidInput
 from grassia.messages import Array, Query
 from grassia.solvers.base import Arrival, Problem, Solver
+from grassia.solvers.prior import Prior
 from grassia.solvers.surrogate import Surrogate, spectral_norm
 from grassia.spectrum import lanczos_spread
 from grassia.worker import Answer, Cache, finite_product, procedure
 
 DROP = 1e-14  # what is left of a direction below this is rounding
+RANK = 3  # columns of the prior for each one kept of a component: it must know more than any of them
+SETTLED = 1e-10  # a residual this small beside the eigenvalues leaves the prior nothing but rounding to say
+RISE = 1e-13  # a rise of the captured variance by less, relatively, is rounding
 IDLE = 0.005  # a model this much less wrong about W than the worst one is left alone for now
 
 
 class State:
     """The server's side of a run; changed in place, for the models are too large to copy."""
 
-    def __init__(self, problem: Problem, E: Array, surrogate: Surrogate, sizes: tuple[int, int, int]) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        E: Array,
+        surrogate: Surrogate,
+        sizes: tuple[int, int, int],
+        prior: Prior | None,
+    ) -> None:
         n = problem.n
         self.sizes = sizes  # of `Nystrom.sizes`
-        self.problem, self.E, self.surrogate = problem, E, surrogate
+        self.problem, self.E, self.surrogate, self.prior = problem, E, surrogate, prior
+        self.plain = E  # the leading eigenvectors of the models alone
         self.version = 0
         self.values = np.zeros(problem.k)
         self.bound = math.nan  # the captured variance is at least this
         self.solved = False
+        self.highest, self.stalled = -math.inf, 0  # captured by the models, and solutions since it rose
         self.pending: dict[int, Array] = {}
         self.error = np.full(n, math.inf)  # how wrong each model was at its last answer
         self.outside = np.ones(n)  # how much of W each model does not contain
@@ -72,6 +85,10 @@ class Nystrom(Solver[State]):
     budget : float
         Bytes the models may take on the server. A run that cannot do with them is refused before it
         starts; `grassia` and `power` need O(dk).
+    prior : bool
+        Whether a component that has not been asked yet is expected to be like the others
+        (`grassia.solvers.prior`): right for shards of one data set, without effect on what is found. It is
+        done without where `budget` has no room for it.
     spread_steps : int
         Lanczos steps by which a worker estimates its lowest eigenvalue, where its component is not known
         to be positive semidefinite: it is then shifted, which leaves the eigenspace as it is.
@@ -81,6 +98,7 @@ class Nystrom(Solver[State]):
     extra: int | None = None
     memory: int | None = None
     budget: float = 4e9
+    prior: bool = True
     spread_steps: int = 8
 
     name: ClassVar[str] = "nystrom"
@@ -117,7 +135,15 @@ class Nystrom(Solver[State]):
 
     def server_bytes(self, n: int, d: int, k: int) -> int:
         width, followed, kept = self.sizes(n, d, k)
-        return Surrogate.nbytes(n, d, min(d, kept + width)) + 8 * d * (2 * followed + n * width)
+        slot, rank = min(d, kept + width), self._prior_rank(n, d, width, kept)
+        models = Surrogate.nbytes(n, d, slot) + Prior.nbytes(n, d, slot, rank)
+        return models + 8 * d * (2 * followed + n * width)
+
+    def _prior_rank(self, n: int, d: int, width: int, kept: int) -> int:
+        """Columns of the prior; 0 where there are no others to learn from, or no room for it."""
+        slot, rank = min(d, kept + width), min(d, RANK * kept)
+        room = self.budget - Surrogate.nbytes(n, d, slot)
+        return rank if self.prior and n > 1 and Prior.nbytes(n, d, slot, rank) <= room else 0
 
     def init(self, problem: Problem, W: Array, prepared: Any) -> State:
         n, d, k = problem.n, problem.d, problem.k
@@ -131,7 +157,9 @@ class Nystrom(Solver[State]):
             rng = np.random.default_rng(np.frombuffer(np.ascontiguousarray(W[:8]).tobytes(), np.uint32))
             more = rng.standard_normal((d, followed - E.shape[1]))
             E = np.hstack([E, geometry.orthonormalize(more, against=E)])
-        return State(problem, np.ascontiguousarray(E), surrogate, (width, followed, kept))
+        rank = self._prior_rank(n, d, width, kept)
+        prior = Prior(n, d, rank) if rank else None
+        return State(problem, np.ascontiguousarray(E), surrogate, (width, followed, kept), prior)
 
     def ask(self, state: State, component: int) -> Query | None:
         if not self._worth_asking(state, component):
@@ -174,7 +202,10 @@ class Nystrom(Solver[State]):
             if "low" in arrival.scalars:
                 low, high = float(arrival.scalars["low"] or 0.0), float(arrival.scalars["high"] or 0.0)
                 surrogate.shift[i] = max(0.0, 0.05 * (high - low) - low)
-            state.error[i] = surrogate.add(i, V, P)
+            unknown = surrogate.add(i, V, P)
+            state.error[i] = spectral_norm(unknown)
+            if state.prior is not None:
+                state.prior.learn(i, V, unknown, surrogate.basis(i))
         _, followed, _ = state.sizes
         if surrogate.rank >= followed:
             self._solve(state, followed)
@@ -199,12 +230,36 @@ class Nystrom(Solver[State]):
         if accuracy is not None and not exactly:
             # The small problem need be no better than what it is made of.
             tol = max(tol, min(1e-3, 1e-3 * accuracy / self.scale(state)))
-        values, E = surrogate.leading(followed, state.E if state.solved else None, tol, k)
-        state.E, state.values, state.solved = E, values, True
+        values, plain = surrogate.leading(followed, state.plain if state.solved else None, tol, k)
+        state.plain, state.values, state.solved = plain, values, True
+        captured = float(np.sum(values[:k]))
+        if captured > state.highest + RISE * abs(captured):
+            state.highest, state.stalled = captured, 0
+        else:
+            state.stalled += 1
+        state.E = plain if exactly else self._expected(state, accuracy)
         if state.problem.positive or np.isfinite(state.error).all():
             # Without the shift of every component the model need not be a minorant yet.
-            state.bound = float(np.sum(values[:k])) - k * float(state.problem.weights @ surrogate.shift)
+            bound = captured - k * float(state.problem.weights @ surrogate.shift)
+            # A shift that was raised may lower it for a while; what was proved stays proved.
+            state.bound = bound if math.isnan(state.bound) else max(bound, state.bound)
         state.version += 1
+
+    def _expected(self, state: State, accuracy: float | None) -> Array:
+        """The leading directions with what the prior expects, as long as that can bring anything.
+
+        Not near the end, where it would only add rounding, nor when the models have learnt nothing for two
+        sweeps: they converge without it, whatever the components and however little is remembered of them.
+        """
+        prior = state.prior
+        if prior is None:
+            return state.plain
+        settled = accuracy is not None and accuracy < SETTLED * self.scale(state)
+        if settled or state.stalled > 2 * state.problem.n:
+            prior.rest()
+            return state.plain
+        prior.prepare(state.surrogate)
+        return prior.correct(state.values, state.plain)
 
     def _trim(self, state: State, i: int) -> None:
         """Compress a model that has grown too large, keeping what matters to the iterate first."""
@@ -212,10 +267,11 @@ class Nystrom(Solver[State]):
         surrogate = state.surrogate
         q = int(surrogate.size[i])
         if kept < q < state.problem.d:
-            seen = surrogate.fit(i, state.E)
-            latest_first = np.eye(q)[:, ::-1]
             k = state.problem.k
-            order = [seen[:, :k], latest_first[:, :width], seen[:, k:], latest_first[:, width:]]
+            said = surrogate.fit(i, state.plain[:, :k])  # the lower bound is made of these
+            seen = surrogate.fit(i, state.E[:, k:] if state.E is state.plain else state.E)
+            latest_first = np.eye(q)[:, ::-1]
+            order = [said, latest_first[:, :width], seen, latest_first[:, width:]]
             surrogate.compress(i, np.hstack(order), kept)
         self._look(state, i)
 
@@ -256,6 +312,7 @@ class Nystrom(Solver[State]):
     def restart(self, state: State, W: Array) -> State:
         E = geometry.orthonormalize(np.hstack([W, state.E]))[:, : state.E.shape[1]]
         state.E = np.ascontiguousarray(np.hstack([W, geometry.orthonormalize(E, against=W)])[:, : E.shape[1]])
+        state.plain = state.E
         state.version += 1
         return state
 

@@ -5,9 +5,11 @@ For component i the server has asked for the products `Y_i = A_i Q_i` with an or
 order), exact on span(Q_i). It is held as `w_i Ahat_i = Z_i Z_i'` and `w_i H_i = L_i L_i'`, with
 `L_i = Q_i' Z_i`; then `w_i Y_i = Z_i L_i'`, so `Y_i` itself need not be kept.
 
-Two identities make an arrival cheap and lose no digits. A longer `Q_i` adds columns to `Z_i`: with
-`D = w_i (A_i - Ahat_i) V`, what the model does not know yet, they are `D (V' D)^{-1/2}`. A shorter one,
-`Q_i R`, turns them: `Z_i U` with `L_i' R = U T`.
+Two identities make an arrival cheap and lose no digits while `H_i` is well conditioned. A longer `Q_i` adds
+columns to `Z_i`: with `D = w_i (A_i - Ahat_i) V`, what the model does not know yet, they are
+`D (V' D)^{-1/2}`. A shorter one, `Q_i R`, turns them: `Z_i U` with `L_i' R = U T`. A component asked about
+directions in which it has next to nothing, such as a shard of few rows, would enlarge rounding with every
+answer; it is shifted by about 1e-8 of its size, which leaves the eigenspace as it is.
 
 The sum of the models is `Z Z'`, `Z` the stacked columns. Its leading eigenvectors come from `Z'Z` where that
 is the smaller matrix, and from `Z Z'` itself where it is not; an arrival changes one block row of the first
@@ -33,6 +35,8 @@ DENSE = 160  # up to this size a full small eigenproblem is as cheap as a warm-s
 PRODUCTS = 16  # the most that a warm-started eigenproblem may take
 STALLED = 1e-13  # a relative residual below this that does not fall is rounding
 OTHERS = 0.01  # how much the residual of a direction counts that is followed but not wanted
+CLEAR = 1e-8  # a component is lifted for the eigenvalues of `H_i` to be above this part of the largest
+RELIABLE = 16.0 * EPS  # below this they are rounding
 RESTART = 4  # after so many it goes on from the Ritz vectors alone
 
 
@@ -75,31 +79,50 @@ class Surrogate:
         """
         return solve_root(self._L[i].T, self._sum.columns(i).T @ X)
 
-    def add(self, i: int, V: Array, P: Array) -> float:
-        """Take `P = A_i V` for an orthonormal `V` orthogonal to `Q_i`; say how wrong the model was.
+    def apply(self, X: Array) -> Array:
+        """The sum of the models times `X`."""
+        return self._sum.apply(X)
 
-        That is `||(A_i - Ahat_i) V||`, with the model as it was before.
+    def add(self, i: int, V: Array, P: Array) -> Array:
+        """Take `P = A_i V` for an orthonormal `V` orthogonal to `Q_i`; say what the model did not know.
+
+        That is `(A_i - Ahat_i) V`, with the model as it was before.
         """
         Z, L, weight = self._sum.columns(i), self._L[i], float(self.weights[i])
         lifted = weight * (P + self.shift[i] * V)
-        seen = Z.T @ V
+        # `Z' V` is the same, but then errors of `Z` would grow with each answer.
+        seen = solve_root(L, self.basis(i).T @ lifted)
         unknown = lifted - Z @ seen
-        corner = symmetric(V.T @ lifted)
-        s, U = np.linalg.eigh(symmetric(V.T @ unknown))
-        scale = float(np.sum(L**2) + np.sum(np.abs(np.diag(corner))))  # of the size of `w_i H_i`
-        if s[0] < -1e-12 * scale:
-            more = lacking(np.block([[L @ L.T, L @ seen], [(L @ seen).T, corner]])) / weight
-            if more > 0.0:
-                self._raise_shift(i, more)
-                return self.add(i, V, P)
-        keep = s > 16.0 * EPS * scale  # a direction that the model knows already brings no column
+        cross, corner = L @ seen, symmetric(V.T @ lifted)
+        H = np.block([[L @ L.T, cross], [cross.T, corner]])
+        values = np.linalg.eigvalsh(H)
+        lift = lacking(values) or singular(values)
+        if lift > 0.0:
+            self._raise_shift(i, lift / weight)
+            return self.add(i, V, P)
+        self.size[i] += V.shape[1]
+        self.basis(i)[:, -V.shape[1] :] = V
+        if values[0] > CLEAR * values[-1]:
+            self._extend(i, seen, corner, unknown)
+        else:
+            self._remake(i, H, np.hstack([Z @ L.T, lifted]))
+        return np.asarray(unknown / weight)
+
+    def _extend(self, i: int, seen: Array, corner: Array, unknown: Array) -> None:
+        """Columns for what was not known yet: those that are there stay."""
+        s, U = np.linalg.eigh(symmetric(corner - seen.T @ seen))
+        roots = np.sqrt(s)
+        L = self._L[i]
+        self._L[i] = np.block([[L, np.zeros((len(L), len(s)))], [seen.T, U * roots]])
+        self._sum.append(i, unknown @ (U / roots))
+
+    def _remake(self, i: int, H: Array, Y: Array) -> None:
+        """All columns anew, by the directions in which there is anything: a component that may be zero."""
+        s, U = np.linalg.eigh(H)
+        keep = s > RELIABLE * s[-1]
         roots = np.sqrt(s[keep])
-        old, (w, rank) = L.shape, (V.shape[1], len(roots))
-        self._L[i] = np.block([[L, np.zeros((old[0], rank))], [seen.T, U[:, keep] * roots]])
-        self._sum.append(i, unknown @ (U[:, keep] / roots))
-        self.size[i] += w
-        self.basis(i)[:, -w:] = V
-        return spectral_norm(unknown) / weight
+        self._L[i] = U[:, keep] * roots
+        self._sum.replace(i, Y @ (U[:, keep] / roots))
 
     def _raise_shift(self, i: int, more: float) -> None:
         """The component is less positive than was thought: lift it."""
@@ -145,6 +168,9 @@ class Sum(Protocol):
 
     def turn(self, i: int, U: Array, rank: int) -> None:
         """`Z_i` becomes `Z_i U[:, :rank]`, U orthogonal."""
+
+    def apply(self, X: Array) -> Array:
+        """`Z Z' X`."""
 
     def leading(self, m: int, guess: Array | None, tol: float, wanted: int) -> tuple[Array, Array]:
         """The leading eigenpairs of the sum."""
@@ -195,6 +221,10 @@ class SmallGram:
         self._K[used, kept] = rows.T
         self._seen[kept] = turn.T @ self._seen[mine]
         self._free(i, rank)
+
+    def apply(self, X: Array) -> Array:
+        Z = self._Z[:, : self._count]
+        return multiply(Z, Z.T @ X)
 
     def _free(self, i: int, rank: int) -> None:
         """Drop all but the first `rank` columns of component i; the last ones in use take their places."""
@@ -291,6 +321,10 @@ class DenseSum:
         self._Z[i, :rank] = turned[:, :rank].T
         self._less.append(turned[:, rank:])
 
+    def apply(self, X: Array) -> Array:
+        self._renew()
+        return multiply(self._S, X)
+
     def _renew(self) -> None:
         """One pass over S, however many arrived."""
         if self._more or self._less:
@@ -379,10 +413,15 @@ def spectral_norm(X: Array) -> float:
     return peak * math.sqrt(max(0.0, float(np.linalg.eigvalsh(X.T @ X)[-1])))
 
 
-def lacking(H: Array) -> float:
-    """By how much a symmetric matrix should be lifted to be positive; 0 where it is."""
-    s = np.linalg.eigvalsh(H)
-    return -2.0 * float(s[0]) if s[0] < -1e-12 * max(abs(float(s[-1])), EPS) else 0.0
+def lacking(values: Array) -> float:
+    """By how much a matrix of these eigenvalues should be lifted to be positive; 0 where it is."""
+    low, high = float(values[0]), float(values[-1])
+    return -2.0 * low if low < -1e-12 * max(abs(high), EPS) else 0.0
+
+
+def singular(values: Array) -> float:
+    """By how much a positive matrix of these eigenvalues should be lifted to be well conditioned."""
+    return 2.0 * CLEAR * float(values[-1]) if values[0] <= CLEAR * values[-1] else 0.0
 
 
 def rotation(M: Array) -> tuple[Array, Array, int]:
