@@ -58,6 +58,7 @@ class State:
         self.version = 0
         self.values = np.zeros(problem.k)
         self.bound = math.nan  # the captured variance is at least this
+        self.lifted, self.proved = 0.0, -math.inf  # the shift in it, and what was proved with a smaller one
         self.solved = False
         self.highest, self.stalled = -math.inf, 0  # captured by the models, and solutions since it rose
         self.pending: dict[int, Array] = {}
@@ -76,8 +77,9 @@ class Nystrom(Solver[State]):
     Parameters
     ----------
     width : int, optional
-        Columns of a query; default k + extra. A product with a narrow block is bound by reading the
-        data, so a wider one costs little, and a straggler gives more with each of its rare answers.
+        Columns of a query; default k, and 8 at least (but no more than k + extra). A product with fewer is
+        bound by reading the data, so eight cost little more, and a straggler gives more with each of its
+        rare answers. Where latency or reading is what takes time, 2k or 3k save further answers.
     extra : int, optional
         Directions followed beyond k; default 2 k.
     memory : int, optional
@@ -116,10 +118,10 @@ class Nystrom(Solver[State]):
         """(query width, directions followed, columns kept for each component).
 
         >>> Nystrom().sizes(n=20, d=3072, k=3)
-        (9, 9, 36)
+        (8, 9, 36)
         """
         extra = 2 * k if self.extra is None else self.extra
-        width = min(d, k + extra if self.width is None else self.width)
+        width = min(d, max(k, min(8, k + extra)) if self.width is None else self.width)
         followed = min(d, max(k + extra, width))
         least = min(d, k + width)
         kept = min(d, max(least, 12 * k if self.memory is None else self.memory))
@@ -240,9 +242,11 @@ class Nystrom(Solver[State]):
         state.E = plain if exactly else self._expected(state, accuracy)
         if state.problem.positive or np.isfinite(state.error).all():
             # Without the shift of every component the model need not be a minorant yet.
-            bound = captured - k * float(state.problem.weights @ surrogate.shift)
-            # A shift that was raised may lower it for a while; what was proved stays proved.
-            state.bound = bound if math.isnan(state.bound) else max(bound, state.bound)
+            shift = float(state.problem.weights @ surrogate.shift)
+            if shift != state.lifted:
+                # A larger shift may cost some of what was proved before; that stays proved.
+                state.lifted, state.proved = shift, np.fmax(state.bound, -math.inf)
+            state.bound = max(captured - k * shift, float(state.proved))
         state.version += 1
 
     def _expected(self, state: State, accuracy: float | None) -> Array:
