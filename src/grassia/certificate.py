@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -146,8 +146,8 @@ class Outcome:
 
     `choice` says which candidate was best; `W` is it, turned to Ritz vectors; `product` is `A W`;
     `explored` is the best k-space inside everything the sweeps explored (an escape from a wrong
-    invariant subspace), with `explored_captured` its captured variance. `gap_upper` bounds the eigengap
-    from above, as trustworthy as the certificate's `next_value` is.
+    invariant subspace; `W` itself where it is certified), with `explored_captured` its captured variance.
+    `gap_upper` bounds the eigengap from above, as trustworthy as the certificate's `next_value` is.
     """
 
     certificate: Certificate
@@ -268,6 +268,10 @@ def certify(
             break
         explored.extend(block, (yield block))
         sweeps += 1
+    if certificate.converged:  # there is nothing to escape from
+        return Outcome(certificate, choice, W, AW, W, certificate.captured, math.inf)
+    identified = _identified(explored, tol, certificate.next_value.value)
+    certificate = replace(certificate, identified=identified)
     best, ritz = explored.best()
     gap_upper = math.inf
     if len(ritz) > k:  # the (k+1)-th Ritz value is no more than lambda_{k+1} (Cauchy)
@@ -301,7 +305,7 @@ def _certificate(explored: Explored, tol: float, total: float | None, sweeps: in
         gap=Bound(bottom - best.value, best.rigorous, best.confidence),
         sin_theta=sine,
         sin_theta_rigorous=strict,
-        identified=explored.k if sine.value <= tol else _identified(explored, tol, best.value),
+        identified=explored.k if sine.value <= tol else 0,
         sweeps=sweeps,
         rounding=explored.rounding,
     )
