@@ -330,6 +330,9 @@ def test_converged_is_never_claimed_falsely(block):
 
 
 @pytest.mark.parametrize(
+    "solver", ["nystrom", "krylov", "covariance", "power", "lobpcg", "orthogonal", "auto"]
+)
+@pytest.mark.parametrize(
     ("matrices", "k", "status"),
     [
         ([np.zeros((5, 5))] * 2, 2, Status.GAP_TOO_SMALL),
@@ -342,11 +345,11 @@ def test_converged_is_never_claimed_falsely(block):
         ([-np.diag(np.r_[1.0, 2.0, np.linspace(5.0, 9.0, 30)])] * 3, 2, Status.CONVERGED),
     ],
 )
-def test_the_edges_are_right_or_clearly_refused(matrices, k, status):
+def test_the_edges_are_right_or_clearly_refused(matrices, k, status, solver):
     problem = Dense(matrices, np.full(len(matrices), 1.0 / len(matrices)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        result = grassia.eigenspace(matrices, k, solver="nystrom", rng=0, tol=1e-8)
+        result = grassia.eigenspace(matrices, k, solver=solver, rng=0, tol=1e-8)
     assert result.status is status
     np.testing.assert_allclose(result.values, problem.spectrum()[0][:k], atol=1e-8)
 
