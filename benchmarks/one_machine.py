@@ -62,7 +62,8 @@ def methods(X: np.ndarray, k: int, tol: float) -> dict[str, Callable[[], tuple[n
     def ours(precision: str) -> Callable[[], tuple[np.ndarray, str]]:
         def run() -> tuple[np.ndarray, str]:
             result = grassia.eigenspace(grassia.from_rows(X), k, rng=0, tol=tol, precision=precision)
-            return result.vectors, f"{result.stats['solver']}, {result.certificate.sin_theta}"  # type: ignore[union-attr]
+            assert result.certificate is not None
+            return result.vectors, f"{result.stats['solver']}, {result.certificate.sin_theta}"
 
         return run
 

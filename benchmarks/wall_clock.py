@@ -69,8 +69,9 @@ def main() -> None:
             )
             seconds[name].append(time.perf_counter() - begin)
             assert result.converged, result.status
+            assert result.certificate is not None
             sine = projection_distance(result.vectors, leading)
-            shown[name] = (result.certificate.sweeps, result.stats["answers"][0], sine)  # type: ignore[union-attr]
+            shown[name] = (result.certificate.sweeps, result.stats["answers"][0], sine)
     base = statistics.median(seconds["krylov, synchronous"])
     for name, times in seconds.items():
         middle = statistics.median(times)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
+import grassia
 
 
 @dataclass(frozen=True)
@@ -81,3 +85,48 @@ def images(rows: int = 5000) -> tuple[np.ndarray, bool]:
     plain = rng.standard_normal((rows, d))
     uncorrelated = np.sqrt(rows) * np.linalg.qr(plain - plain.mean(axis=0))[0]
     return (uncorrelated * scales) @ turn.T + 120.0, False
+
+
+def trajectory(problem, solver, backend, W0, updates, record=None):
+    """Every iterate of a run by version, with the residual stated at it."""
+    found = {}
+
+    def keep(progress):
+        if progress.vectors is not None:
+            found.setdefault(progress.version, (progress.vectors.copy(), progress.residual))
+        return progress.version >= updates
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        grassia.eigenspace(
+            problem.components,
+            W0.shape[1],
+            weights=problem.weights,
+            solver=solver,
+            backend=backend,
+            v0=W0,
+            tol=1e-15,
+            rng=0,
+            callbacks=keep,
+            record=record,
+        )
+    return found
+
+
+def iterates(problem, solver, backend, W0, updates, record=None):
+    """The same without the residuals."""
+    found = trajectory(problem, solver, backend, W0, updates, record)
+    return {version: vectors for version, (vectors, _) in found.items()}
+
+
+def recorded_sets(log, n):
+    """The arriving subsets of a recorded run, by the update they preceded."""
+    batches = [json.loads(line) for line in log.read_text().splitlines()[1:]]
+    replies = [[(m[2], m[3]) for m in batch["m"] if m[0] == "reply"] for batch in batches if "m" in batch]
+    sets, before = {}, 0
+    for batch in replies:
+        if before >= 2 * n:  # after every component was opened and answered at the start
+            sets[len(sets) + 1] = batch
+        before += len(batch)
+        assert before <= 2 * n or before - len(batch) >= 2 * n or before == 2 * n
+    return sets

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import functools
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from grassia.geometry import geodesic_distance
 from grassia.messages import Task
 from grassia.solvers import Arrival, Grassia, Problem
 from grassia.worker import Worker
-from problems import heterogeneous
+from problems import heterogeneous, iterates, recorded_sets
 
 UPDATES = 200
 STEP = 0.05
@@ -49,28 +49,7 @@ def algorithm_1(problem, W0, step, arrivals):
     return iterates
 
 
-def trajectory(problem, solver, backend, W0, record=None, rng=0, updates=UPDATES):
-    """Every iterate of a run, by version."""
-    iterates = {}
-
-    def keep(progress):
-        if progress.vectors is not None:
-            iterates.setdefault(progress.version, progress.vectors.copy())
-        return progress.version >= updates
-
-    grassia.eigenspace(
-        problem.components,
-        W0.shape[1],
-        weights=problem.weights,
-        solver=solver,
-        backend=backend,
-        v0=W0,
-        tol=1e-15,
-        rng=rng,
-        callbacks=keep,
-        record=record,
-    )
-    return iterates
+trajectory = functools.partial(iterates, updates=UPDATES)
 
 
 def worst(iterates, expected):
@@ -124,19 +103,6 @@ def test_synchronous_updates_are_algorithm_1(problem, W0, backend, table):
     solver = Grassia(step=STEP, mode="synchronous", table=table)
     found = trajectory(problem, solver, backend(), W0)
     assert worst(found, expected) <= 1e-12
-
-
-def recorded_sets(log, n):
-    """The arriving subsets of a recorded run, by the update they preceded."""
-    batches = [json.loads(line) for line in log.read_text().splitlines()[1:]]
-    replies = [[(m[2], m[3]) for m in batch["m"] if m[0] == "reply"] for batch in batches if "m" in batch]
-    sets, before = {}, 0
-    for batch in replies:
-        if before >= 2 * n:  # after every component was opened and answered at the start
-            sets[len(sets) + 1] = batch
-        before += len(batch)
-        assert before <= 2 * n or before - len(batch) >= 2 * n or before == 2 * n
-    return sets
 
 
 @pytest.mark.parametrize(

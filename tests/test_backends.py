@@ -393,10 +393,9 @@ def test_leaving_a_with_block_closes_it_also_by_an_exception(engine):
 
 
 @pytest.mark.parametrize("workers", [0, -1, True, 1.5, "2"])
-def test_a_number_of_workers_that_makes_no_sense_is_refused(engine, workers):
-    backend = engine(workers)
-    if backend.name == "serial":
-        pytest.skip("it has one worker")
+@pytest.mark.parametrize("name", ["threads", "processes", "simulated"])
+def test_a_number_of_workers_that_makes_no_sense_is_refused(name, workers):
+    backend = get(name, workers=workers)
     with pytest.raises(InvalidInput, match=f"got {workers!r}"):
         backend.start(loaders(2))
 

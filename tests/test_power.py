@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import warnings
+import functools
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from grassia.messages import Task
 from grassia.solvers.base import Arrival, Problem
 from grassia.solvers.power import Power, next_basis
 from grassia.worker import Worker
-from problems import gaussian_rows, heterogeneous, images, leading_of_rows
+from problems import gaussian_rows, heterogeneous, images, iterates, leading_of_rows, recorded_sets
 
 UPDATES = 100
 SHIFT = 0.8
@@ -41,46 +40,12 @@ def power_iteration(problem, W0, shift, arrivals):
     return iterates
 
 
-def trajectory(problem, solver, backend, W0, record=None):
-    iterates = {}
-
-    def keep(progress):
-        if progress.vectors is not None:
-            iterates.setdefault(progress.version, progress.vectors.copy())
-        return progress.version >= UPDATES
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        grassia.eigenspace(
-            problem.components,
-            W0.shape[1],
-            weights=problem.weights,
-            solver=solver,
-            backend=backend,
-            v0=W0,
-            tol=1e-15,
-            rng=0,
-            callbacks=keep,
-            record=record,
-        )
-    return iterates
+trajectory = functools.partial(iterates, updates=UPDATES)
 
 
 def worst(iterates, expected):
     assert set(range(1, UPDATES + 1)) <= set(iterates)
     return max(np.abs(iterates[t] - expected[t]).max() for t in range(UPDATES + 1))
-
-
-def recorded_sets(log, n):
-    """The arriving subsets of a recorded run, by the update they preceded."""
-    batches = [json.loads(line) for line in log.read_text().splitlines()[1:]]
-    replies = [[(m[2], m[3]) for m in batch["m"] if m[0] == "reply"] for batch in batches if "m" in batch]
-    sets, before = {}, 0
-    for batch in replies:
-        if before >= 2 * n:  # after every component was opened and answered at the start
-            sets[len(sets) + 1] = batch
-        before += len(batch)
-    return sets
 
 
 @pytest.fixture(scope="module")

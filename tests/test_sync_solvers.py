@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 import grassia
+import problems
 from grassia.backends import Processes, Serial, Simulated, Threads
 from grassia.backends.service import Fixed, LogNormal
 from grassia.components import MatrixComponent, OperatorComponent, RowsComponent, SumComponent
@@ -55,29 +57,7 @@ def true_residual(A, W):
     return np.linalg.norm(A @ W - W @ (W.T @ A @ W), 2)
 
 
-def trajectory(problem, solver, backend, W0, updates=UPDATES):
-    """Every iterate of a run by version, with the residual stated at it."""
-    found = {}
-
-    def keep(progress):
-        if progress.vectors is not None:
-            found.setdefault(progress.version, (progress.vectors.copy(), progress.residual))
-        return progress.version >= updates
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        grassia.eigenspace(
-            problem.components,
-            W0.shape[1],
-            weights=problem.weights,
-            solver=solver,
-            backend=backend,
-            v0=W0,
-            tol=1e-15,
-            rng=0,
-            callbacks=keep,
-        )
-    return found
+trajectory = functools.partial(problems.trajectory, updates=UPDATES)
 
 
 @pytest.fixture(scope="module")

@@ -189,8 +189,9 @@ class Power(Solver[State]):
 
 def check_shift(shift: object) -> None:
     """Refuse what is neither "auto" nor a finite number."""
-    number = isinstance(shift, numbers.Real) and not isinstance(shift, bool)
-    if shift != "auto" and not (number and math.isfinite(float(shift))):  # type: ignore[arg-type]
+    if isinstance(shift, numbers.Real) and not isinstance(shift, bool) and math.isfinite(float(shift)):
+        return
+    if not (isinstance(shift, str) and shift == "auto"):
         raise InvalidInput(f"`shift` must be a finite number or 'auto'; got {shift!r}.")
 
 
