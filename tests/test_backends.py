@@ -17,6 +17,7 @@ import pytest
 
 import grassia
 from grassia import geometry
+from grassia._blas import libraries
 from grassia.backends import get
 from grassia.components import MatrixComponent
 from grassia.data import CallableLoader, MatrixLoader, NpyRowsLoader, as_components
@@ -496,9 +497,7 @@ def test_functions_defined_where_they_are_used_travel_to_the_workers(engine):
 
 def test_a_serial_run_leaves_blas_as_it_was():
     """Also when several runs overlap, and when one fails."""
-    from grassia.backends.serial import _libraries
-
-    before = [library.num_threads for library in _libraries()]
+    before = [library.num_threads for library in libraries()]
     X = np.random.default_rng(0).standard_normal((200, 12)) * np.r_[5, 4, np.ones(10)]
     started = threading.Barrier(3)
 
@@ -514,7 +513,7 @@ def test_a_serial_run_leaves_blas_as_it_was():
         thread.start()
     for thread in threads:
         thread.join()
-    assert [library.num_threads for library in _libraries()] == before
+    assert [library.num_threads for library in libraries()] == before
     with pytest.raises(grassia.InvalidInput):
         grassia.eigenspace(np.full((3, 3), np.nan), 1)
-    assert [library.num_threads for library in _libraries()] == before
+    assert [library.num_threads for library in libraries()] == before

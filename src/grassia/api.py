@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 
 import grassia
-from grassia import auto, backends, solvers
+from grassia import _blas, auto, backends, solvers
 from grassia._checks import require_count, require_positive
 from grassia.backends.base import Backend
 from grassia.certificate import Certifier
 from grassia.data import Components, as_components
 from grassia.errors import InvalidInput
 from grassia.messages import Array
-from grassia.record import Log, Recorder, Replay, blas_threads, decode_array, encode_array, replay_loop
+from grassia.record import Log, Recorder, Replay, decode_array, encode_array, replay_loop
 from grassia.result import History, Result, Status
 from grassia.run import Callback, run, statistics
 from grassia.server import Limits, Server
@@ -300,7 +300,7 @@ def _header(server: Server, engine: Backend, weights: Array | None, start: Array
         "groups": engine.groups,
         "backend": engine.name,
         "blas_threads": engine.blas_threads,
-        "server_blas_threads": blas_threads(),
+        "server_blas_threads": _blas.threads(),
         "evaluate": getattr(engine, "evaluate", "dispatch"),
         "weights": encode_array(weights),
         "v0": encode_array(start),

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from threadpoolctl import ThreadpoolController
+
+from grassia._blas import numpy_blas
 
 __all__ = [
     "RowSums",
@@ -64,24 +64,16 @@ _THREAD_ENTRIES = 4_000_000
 _CANCELLATION = 32.0
 
 
-@lru_cache(maxsize=1)
-def _blas() -> Any:
-    """The BLAS that numpy uses, as threadpoolctl sees it, or None; kept, as finding it takes a while."""
-    found = [lib for lib in ThreadpoolController().lib_controllers if lib.user_api == "blas"]
-    of_numpy = [lib for lib in found if "numpy" in str(lib.filepath)]
-    return (of_numpy or found or [None])[0]
-
-
 def _small_products() -> bool:
     """Whether small products are cheap here, see `_CORES_WITH_SMALL_PRODUCTS`."""
-    return getattr(_blas(), "architecture", None) in _CORES_WITH_SMALL_PRODUCTS
+    return getattr(numpy_blas(), "architecture", None) in _CORES_WITH_SMALL_PRODUCTS
 
 
 def _threads(work: float, each: float) -> int:
     """How many threads of ours to use: as many as BLAS may, unless BLAS itself makes use of them."""
     if not _small_products():
         return 1
-    return max(1, min(int(_blas().num_threads or 1), int(work / each)))
+    return max(1, min(int(numpy_blas().num_threads or 1), int(work / each)))
 
 
 def _over_rows(work: Callable[[int, int], Part], n_rows: int, threads: int) -> list[Part]:

@@ -294,12 +294,6 @@ def replay_loop(server: Server, backend: Replay) -> None:
         )
 
 
-def blas_threads() -> int | None:
-    """Threads the BLAS of this process takes now; None where there is none to ask."""
-    found = [library["num_threads"] for library in ThreadpoolController().info()]
-    return max(found) if found else None
-
-
 def encode_array(array: Array | None) -> dict[str, Any] | None:
     """An array as JSON, without losing a bit."""
     if array is None:

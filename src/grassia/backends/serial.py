@@ -7,11 +7,9 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import nullcontext
-from functools import lru_cache
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from threadpoolctl import ThreadpoolController
-
+from grassia import _blas
 from grassia.backends.base import Backend, Faults
 from grassia.faults import Crash, perform
 from grassia.messages import Failure, Lost, Message, Restored, Task
@@ -30,10 +28,11 @@ class _ServerOnOneThread:
     _taken: ClassVar[bool] = False
 
     def __init__(self) -> None:
-        libraries = _libraries()
-        self.threads = max((library.num_threads for library in libraries), default=None)
+        self.threads = _blas.threads()
         with self._lock:
-            self._mine = [] if self._taken else [(library, library.num_threads) for library in libraries]
+            self._mine = (
+                [] if self._taken else [(library, library.num_threads) for library in _blas.libraries()]
+            )
             type(self)._taken = True
         self.__exit__()
 
@@ -52,11 +51,6 @@ class _ServerOnOneThread:
             self._mine = []
             with self._lock:
                 type(self)._taken = False
-
-
-@lru_cache(maxsize=1)
-def _libraries() -> list[Any]:
-    return [library for library in ThreadpoolController().lib_controllers if library.user_api == "blas"]
 
 
 class Serial(Backend):
