@@ -31,7 +31,7 @@ docs: $(VENV)/.dev  ## check the links, run the examples and the Python in the p
 	$(BIN)/python docs/check.py
 
 clean:  ## remove caches and what runs have written; the environments stay
-	rm -rf build dist site grassia-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build dist site grassia-demo grassia-reproduction .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # pip runs only when pyproject.toml is newer than the stamp of the last installation.

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 import grassia
+from grassia import datasets
 
 
 @dataclass(frozen=True)
@@ -66,18 +65,10 @@ def _symmetric(M: np.ndarray) -> np.ndarray:
     return (M + M.T) / 2.0
 
 
-def data_folder() -> Path | None:
-    """Where the public datasets are, if they are."""
-    folder = os.environ.get("GRASSIA_DATA")
-    return Path(folder) if folder and Path(folder).is_dir() else None
-
-
 def images(rows: int = 5000) -> tuple[np.ndarray, bool]:
     """(raw pixel rows, True) of CIFAR-10, or made rows of a like spectrum and (.., False) without it."""
-    folder = data_folder()
-    if folder is not None and (folder / "cifar10_train_5000.npz").exists():
-        with np.load(folder / "cifar10_train_5000.npz") as file:
-            return file["images"][:rows].astype(np.float64), True
+    if datasets.local("cifar10") is not None:
+        return datasets.load("cifar10", rows=rows).X.astype(np.float64), True
     rng = np.random.default_rng(7)
     d = 300
     scales = np.sqrt(np.r_[3.64e6, 1.40e6, 8.26e5, 4.62e5 / np.arange(1, d - 2) ** 1.2])

@@ -61,6 +61,13 @@ def fill(component, cache, query):
     return {"block": block, "odd": np.arange(3.0), "none": np.zeros((0, 4))}, {"total": total}
 
 
+def repeat(component, cache, query):
+    """The same product a hundred thousand times."""
+    for _ in range(100_000):
+        component.apply(query.arrays["block"])
+    return {}, {}
+
+
 def hold(component, cache, query):
     """Busy, and deaf to everything, until a file appears."""
     while not os.path.exists(str(query.options["until"])):
@@ -80,11 +87,11 @@ class Post:
         self._ordinals = [0] * len(loaders)
         backend.start(loaders)
 
-    def send(self, component=0, procedure="apply", arrays=None, **options):
+    def send(self, component=0, procedure="apply", arrays=None, instead=None, **options):
         ordinal = self._ordinals[component]
         self._ordinals[component] += 1
         query = Query(procedure, arrays or {}, options)
-        task = Task(next(self._ids), component, 0, ordinal, query)
+        task = Task(next(self._ids), component, 0, ordinal, query, instead and instead.id)
         self.backend.send(task)
         return task
 
@@ -337,6 +344,79 @@ def test_a_slowed_or_delayed_task_gives_the_same_answer(engine):
 def test_a_fault_for_a_component_there_is_not_is_refused_at_the_start(engine):
     with pytest.raises(InvalidInput, match="names 7"):
         engine(faults="crash:7").start(loaders(2))
+
+
+# -------------------------------------------------------------------------- tasks that are taken back
+
+
+@pytest.mark.timeout(60)
+def test_a_task_sent_instead_of_a_delayed_one_does_not_wait_for_it(engine):
+    with engine(1, faults="delay:0:1000s@0") as backend:
+        post = Post(backend, loaders(1))
+        slow = post.send(0, COUNT)
+        assert backend.name in ("serial", "simulated") or backend.receive(0.5) == []
+        quick = post.send(0, COUNT, instead=slow)
+        assert post.gather(1)[0].task == quick.id
+        assert backend.now() < 60.0
+        assert post.ask(0, COUNT).task == quick.id + 1
+
+
+def test_a_task_that_waits_in_the_queue_can_be_taken_back(engine, tmp_path):
+    with engine(1) as backend:
+        post = Post(backend, loaders(1))
+        until = tmp_path / "now"
+        first = post.send(0, HOLD, until=str(until))
+        second = post.send(0, COUNT)
+        third = post.send(0, COUNT, instead=second)
+        until.touch()
+        found = post.gather(2)
+        assert [reply.task for reply in found] == [first.id, third.id]
+        assert found[1].scalars["seen"] == 1
+
+
+def test_a_task_taken_back_too_late_is_answered_and_the_other_too(engine):
+    with engine(1) as backend:
+        post = Post(backend, loaders(1))
+        early = post.send(0, COUNT)
+        assert post.gather(1)[0].task == early.id
+        late = post.send(0, COUNT, instead=early)
+        assert post.gather(1)[0].task == late.id
+
+
+def test_a_deaf_task_is_finished_before_the_one_that_takes_its_place(engine, tmp_path):
+    """What cannot be cut short is not: its answer comes, or does not, and the next one comes anyway."""
+    with engine(1) as backend:
+        if backend.name in ("serial", "simulated"):
+            pytest.skip("nothing is under way here while the caller does something else")
+        post = Post(backend, loaders(1))
+        until = tmp_path / "now"
+        deaf = post.send(0, HOLD, until=str(until))
+        assert backend.receive(0.5) == []
+        other = post.send(0, COUNT, instead=deaf)
+        assert backend.receive(0.5) == []
+        until.touch()
+        found = []
+        while other.id not in [reply.task for reply in found]:
+            found += backend.receive(10.0)
+        assert {reply.task for reply in found} <= {deaf.id, other.id}
+
+
+def test_a_long_product_is_cut_short(engine, tmp_path):
+    """A thousand products in tiles, one of which takes a noticeable time; the next task comes far earlier."""
+    with engine(1) as backend:
+        if backend.name in ("serial", "simulated"):
+            pytest.skip("nothing is under way here while the caller does something else")
+        file = tmp_path / "rows.npy"
+        np.save(file, np.random.default_rng(0).standard_normal((4000, 300)))
+        post = Post(backend, [NpyRowsLoader(file, 0, 4000, True)])
+        post.ask(0, "open")
+        block = np.random.default_rng(1).standard_normal((300, 100))
+        long = post.send(0, "test_backends:repeat", {"block": block})
+        assert backend.receive(0.3) == []
+        post.send(0, "open", instead=long)
+        started = time.monotonic()
+        assert post.gather(1)[0].task == long.id + 1
+        assert time.monotonic() - started < 10.0
 
 
 # ------------------------------------------------------------------------------------------ closing

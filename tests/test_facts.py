@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_svmlight_file
 
 import grassia
+from grassia import datasets
 from grassia.backends import Simulated
 from grassia.backends.service import speeds
 from grassia.geometry import geodesic_distance
 from grassia.solvers import Grassia
-from problems import data_folder, images
+from problems import images
 
 FACTS = {
     "a1a": (
@@ -34,10 +34,8 @@ FACTS = {
 
 def batches(name):
     """Sparse rows in batches of 50 in order, the last one short; made ones without the data."""
-    folder = data_folder()
-    if folder is not None and (folder / name).exists():
-        X, _ = load_svmlight_file(str(folder / name), n_features=FACTS[name][0])
-        return X.tocsr(), True
+    if datasets.local(name) is not None:
+        return datasets.load(name).X, True
     rng = np.random.default_rng(0)
     return (rng.random((1005, 60)) < np.linspace(0.6, 0.02, 60)).astype(float), False
 

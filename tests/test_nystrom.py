@@ -6,10 +6,10 @@ import warnings
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_svmlight_file
 from sklearn.exceptions import ConvergenceWarning
 
 import grassia
+from grassia import datasets
 from grassia.backends import Processes, Serial, Simulated, Threads
 from grassia.backends.service import Fixed, LogNormal, Pareto, speeds, straggler
 from grassia.errors import InvalidInput
@@ -17,7 +17,7 @@ from grassia.geometry import projection_distance
 from grassia.result import Status
 from grassia.solvers import Nystrom
 from grassia.solvers.surrogate import Surrogate, ordered_basis
-from problems import Dense, data_folder, gaussian_rows, heterogeneous, leading_of_rows
+from problems import Dense, gaussian_rows, heterogeneous, leading_of_rows
 from test_certificate import check, random_problem
 from test_steps import PROBLEMS, WORLDS
 
@@ -173,9 +173,8 @@ def test_the_lower_bound_never_decreases_and_never_exceeds_the_optimum(solver, s
 
 def sparse_rows() -> tuple[np.ndarray, bool]:
     """(rows of w1a, True), or made rows of a like kind."""
-    folder = data_folder()
-    if folder is not None and (folder / "w1a").exists():
-        return load_svmlight_file(str(folder / "w1a"), n_features=300)[0].toarray(), True
+    if datasets.local("w1a") is not None:
+        return datasets.load("w1a").X.toarray(), True
     rng = np.random.default_rng(0)
     return (rng.random((1000, 200)) < 0.5 / np.arange(1, 201) ** 0.7).astype(float), False
 

@@ -9,7 +9,7 @@ try:
 except PackageNotFoundError:  # run from a source tree that was never installed
     __version__ = "0.0.0"
 
-from grassia import backends, geometry, solvers, theory
+from grassia import backends, datasets, geometry, solvers, theory
 from grassia.api import eigenspace, replay
 from grassia.certificate import Bound, Certificate, Certifier
 from grassia.components import (
@@ -54,6 +54,7 @@ __all__ = [
     "SumComponent",
     "__version__",
     "backends",
+    "datasets",
     "eigenspace",
     "from_rows",
     "geometry",

@@ -27,6 +27,7 @@ from grassia.result import History, Result, Status
 from grassia.run import Callback, run, statistics
 from grassia.server import Limits, Server
 from grassia.solvers import Solver
+from grassia.solvers.warm import LocalStart
 
 # Products in single precision carry about seven digits; more are lost to a small gap.
 SINGLE_TOL = 1e-5
@@ -67,18 +68,20 @@ def eigenspace(
         Positive; normalised to sum to one. Default: the row counts of components made from rows, else
         equal weights.
     solver : str or Solver
-        "auto", a name ("nystrom", "grassia", "power", "krylov", "covariance", "lobpcg", "orthogonal"), or a
-        solver object with its own parameters. "auto" takes "nystrom" where components are worked on at
-        the same time, "power" if its models would not fit into memory, "krylov" for data in one
-        place, and "covariance" where one pass costs least; `result.stats["solver_reason"]` says why.
+        "auto", one of `grassia.solvers.names()`, or a solver object with its own parameters. "auto" takes
+        "nystrom" where components are worked on at the same time, "power" if its models would not fit into
+        memory, "krylov" for data in one place, and "covariance" where one pass costs least;
+        `result.stats["solver_reason"]` says why.
     backend : str or Backend
         "serial", "threads", "processes", "simulated", or a back-end object with its own parameters.
     tol : float
         Wanted bound on the sine of the largest principal angle between the answer and the true leading
         eigenspace. Convergence is certified against it, never assumed.
-    v0 : array_like (d, b), b >= k, optional
-        Start; any full-rank block, orthonormalised here, its first k columns being the iterate. "nystrom" and
-        "krylov" follow the further ones, too. Default: random.
+    v0 : array_like (d, b), b >= k, or "local", optional
+        Start; any full-rank block, orthonormalised here, its first k columns being the iterate. "nystrom"
+        and "krylov" follow the further ones, too. "local": one round before the first, in which every worker
+        finds the leading eigenspace of its own component, and the average of those; it pays where shards are
+        alike and rounds cost more than products. Default: random.
     rng : int or numpy Generator, optional
         Seed of everything random. Default: fresh; the one used is in `result.stats["seed"]`.
     callbacks : callable or iterable of callables
@@ -124,7 +127,7 @@ def eigenspace(
     engine = backends.get(backend)
     chosen, reason = _choose(solver, loaders, k, engine)
     generator, seed = _generator(rng)
-    start = None if v0 is None else _check_start(v0, k)
+    chosen, start = _started(chosen, v0, k)
     hooks = _check_callbacks(callbacks)
     recorder = None if record is None else Recorder(record)
     with _in_use_lock:
@@ -176,12 +179,12 @@ def replay(log: str | Path | Log, components: Any) -> Result:
     generator.bit_generator.state = header["rng"]
     try:
         server = Server(
-            _solver_from(header["solver"]),
+            _solver_from(header["solver"], header["v0"]),
             header["k"],
             engine.groups,
             weights=decode_array(header["weights"]),
             tol=header["tol"],
-            v0=decode_array(header["v0"]),
+            v0=None if "local" in (header["v0"] or ()) else decode_array(header["v0"]),
             rng=generator,
             certifier=Certifier(**header["certifier"]),
             limits=Limits(**header["limits"]),
@@ -262,6 +265,18 @@ def _check_weights(weights: Any, n: int) -> Array | None:
     return given
 
 
+def _started(solver: Solver[Any], v0: Any, k: int) -> tuple[Solver[Any], Array | None]:
+    """The solver as it is to be started, and the block to start it from, if one is given."""
+    if v0 is None:
+        return solver, None
+    if not isinstance(v0, str):
+        return solver, _check_start(v0, k)
+    if v0 != "local":
+        raise InvalidInput(f"`v0` must be a real (n_features, b) array, 'local' or None; got {v0!r}.")
+    # One-shot averaging begins with the same round by itself.
+    return (solver if isinstance(solver, solvers.OneShot | LocalStart) else LocalStart(solver)), None
+
+
 def _check_start(v0: Any, k: int) -> Array:
     try:
         start = _real(v0)
@@ -292,6 +307,9 @@ def _generator(rng: int | np.random.Generator | None) -> tuple[np.random.Generat
 
 
 def _header(server: Server, engine: Backend, weights: Array | None, start: Array | None) -> dict[str, Any]:
+    solver, v0 = server.solver, encode_array(start)
+    if isinstance(server.solver, LocalStart):
+        solver, v0 = server.solver.inner, {"local": dataclasses.asdict(server.solver.local)}
     return {
         "version": grassia.__version__,
         "numpy": np.__version__,
@@ -303,19 +321,22 @@ def _header(server: Server, engine: Backend, weights: Array | None, start: Array
         "server_blas_threads": _blas.threads(),
         "evaluate": getattr(engine, "evaluate", "dispatch"),
         "weights": encode_array(weights),
-        "v0": encode_array(start),
+        "v0": v0,
         "rng": server.rng.bit_generator.state,
-        "solver": {"name": server.solver.name, **dataclasses.asdict(server.solver)},  # type: ignore[call-overload]
+        "solver": {"name": solver.name, **dataclasses.asdict(solver)},  # type: ignore[call-overload]
         "certifier": dataclasses.asdict(server.certifier),
         "limits": dataclasses.asdict(server.limits),
         "single": server.single,
     }
 
 
-def _solver_from(written: dict[str, Any]) -> Solver[Any]:
+def _solver_from(written: dict[str, Any], v0: dict[str, Any] | None) -> Solver[Any]:
     parameters = dict(written)
     default = solvers.get(parameters.pop("name"))
-    return dataclasses.replace(default, **parameters)  # type: ignore[type-var]
+    solver: Solver[Any] = dataclasses.replace(default, **parameters)  # type: ignore[type-var]
+    if v0 is not None and "local" in v0:
+        return LocalStart(solver, solvers.OneShot(**v0["local"]))
+    return solver
 
 
 def _warn(result: Result) -> None:

@@ -57,7 +57,7 @@ class Certificate:
     values : ndarray (k,)
         Ritz values, descending: rigorous lower bounds of the k leading eigenvalues, up to `rounding`.
     residual_norm : float
-        Spectral norm of `AW - W(W'AW)`, plus the allowance for rounding. Rigorous.
+        Spectral norm of `AW - W(W'AW)`, plus the allowance for rounding. Rigorous, unless `claimed`.
     residuals : ndarray (k,)
         The same for each Ritz vector alone.
     eigenvalue_errors : ndarray (k,)
@@ -83,6 +83,10 @@ class Certificate:
         Consistent sweeps it took.
     rounding : float
         The allowance for rounding errors contained in the residual and in the bounds.
+    claimed : bool
+        Whether the product `AW` is the solver's own, of single precision, and was not multiplied again but
+        checked by the products of random vectors. What is rigorous otherwise then has the confidence of
+        `sin_theta`, and `rounding` contains how far that product can be off.
     """
 
     tol: float
@@ -100,6 +104,7 @@ class Certificate:
     identified: int
     sweeps: int
     rounding: float
+    claimed: bool = False
 
     @property
     def converged(self) -> bool:
@@ -121,11 +126,13 @@ class Certificate:
     def __str__(self) -> str:
         k = len(self.values)
         verdict = "certified" if self.converged else "NOT certified"
+        how = f"confidence {self.sin_theta.confidence:g}" if self.claimed else "rigorous"
+        lower = "lower" if self.claimed else "rigorous lower"
         lines = [
             f"{verdict}: sin(largest angle) <= {self.sin_theta}, asked {self.tol:.3g}",
-            f"residual norm        {self.residual_norm:.3g} (rigorous)",
+            f"residual norm        {self.residual_norm:.3g} ({how})",
             f"gap after k = {k:<6d} >= {self.gap}",
-            f"captured variance    {self.captured:.6g} (rigorous lower bound of the optimum)",
+            f"captured variance    {self.captured:.6g} ({lower} bound of the optimum)",
         ]
         ratio = self.captured_ratio
         if self.total is not None and ratio is not None:
@@ -165,30 +172,27 @@ class Certifier:
 
     Parameters
     ----------
-    probes : int or None
-        Random vectors that look for what the answer may have missed; default 16, or 8 where the solver knows
-        the products of more directions.
+    probes : int
+        Random vectors that look for what the answer may have missed; default 16.
     max_sweeps : int
         Consistent sweeps at most; fewer are made when fewer do.
     confidence : float
         For the bounds that are not rigorous.
     """
 
-    probes: int | None = None
+    probes: int = 16
     max_sweeps: int = 40
     confidence: float = 0.999
 
     def __post_init__(self) -> None:
-        if self.probes is not None:
-            require_count(self.probes, "`probes`")
+        require_count(self.probes, "`probes`")
         require_count(self.max_sweeps, "`max_sweeps`")
         if not 0.0 < float(self.confidence) < 1.0:
             raise InvalidInput(f"`confidence` must lie strictly between 0 and 1; got {self.confidence!r}.")
 
-    def width(self, d: int, k: int, known: bool = False) -> int:
+    def width(self, d: int, k: int) -> int:
         """Columns of the probing block."""
-        wanted = (8 if known else 16) if self.probes is None else self.probes
-        return max(0, min(wanted, d - k))
+        return max(0, min(self.probes, d - k))
 
 
 def certify(
@@ -202,6 +206,8 @@ def certify(
     certifier: Certifier | None = None,
     beside: Array | None = None,
     known: tuple[Array, Array] | None = None,
+    claimed: Array | None = None,
+    near: tuple[Array, float] | None = None,
 ) -> Generator[Array, Array, Outcome]:
     """Certify the best of the candidates (orthonormal d x k each); see the module's text.
 
@@ -223,6 +229,11 @@ def certify(
     known : pair of ndarrays (d, q), optional
         The same, with products that are known already. They are not taken on trust: the products of the
         probe tell how far they can be off.
+    claimed : ndarray (d, k), optional
+        The product of the only candidate, as far as it is known already. It is not taken on trust either; if
+        it does not do, the candidate is multiplied after all.
+    near : pair of ndarray (d, d) and float, optional
+        A matrix close to A, and its eigenvalue after the cut. How close is for the probe to tell.
 
     Examples
     --------
@@ -240,22 +251,44 @@ def certify(
     """
     certifier = certifier or Certifier()
     d, k = candidates[0].shape
-    p = certifier.width(d, k, known is not None)
+    # With a matrix at hand the probe need only measure how far off it is.
+    p = certifier.width(d, k) if near is None else min(12, certifier.width(d, k))
     probe = rng.standard_normal((d, p))
     more = np.zeros((d, 0)) if beside is None else beside
-    product = yield np.ascontiguousarray(np.hstack([*candidates, more, probe]))
+    trace = total if positive else None
+    sweeps = 1
+
+    def begin(W: Array, AW: Array, beyond: Array, claimed: bool) -> Explored:
+        """What is explored after the first sweep; `beyond` is the product of `more` and the probe."""
+        values, turn = geometry.ritz(W, AW)
+        A_more, A_probe = np.split(beyond, [beyond.shape[1] - p], axis=1)
+        explored = Explored(
+            W @ turn, AW @ turn, values, trace, certifier.confidence, noise, probe, A_probe, claimed
+        )
+        explored.add(more, A_more)
+        if near is not None:
+            explored.compare(*near)
+        elif known is not None:
+            explored.add_known(*known)
+        explored.add_probe()
+        return explored
+
+    if claimed is not None and p > 0:
+        beyond = yield np.ascontiguousarray(np.hstack([more, probe]))
+        explored = begin(candidates[0], claimed, beyond, True)
+        certificate = _certificate(explored, tol, total, sweeps)
+        if certificate.converged:
+            W, AW = explored.W, explored.AW
+            return Outcome(certificate, 0, W, AW, W, certificate.captured, math.inf)
+        product = yield np.ascontiguousarray(candidates[0])
+        sweeps = 2
+    else:
+        product = yield np.ascontiguousarray(np.hstack([*candidates, more, probe]))
+        product, beyond = np.split(product, [len(candidates) * k], axis=1)
     captured = [float(np.sum(W * product[:, j * k : (j + 1) * k])) for j, W in enumerate(candidates)]
     choice = int(np.argmax(captured))
-    AW = product[:, choice * k : (choice + 1) * k]
-    values, turn = geometry.ritz(candidates[choice], AW)
-    W, AW = candidates[choice] @ turn, AW @ turn
-    explored = Explored(W, AW, values, total if positive else None, certifier.confidence, noise)
-    _, A_more, A_probe = np.split(product, [len(candidates) * k, product.shape[1] - p], axis=1)
-    explored.add(more, A_more)
-    if known is not None:
-        explored.add_known(*known, probe, A_probe)
-    explored.add_probe(probe, A_probe)
-    sweeps = 1
+    explored = begin(candidates[choice], product[:, choice * k : (choice + 1) * k], beyond, False)
+    W, AW, values = explored.W, explored.AW, explored.values
     while True:
         certificate = _certificate(explored, tol, total, sweeps)
         out_of_reach = (
@@ -283,7 +316,8 @@ def certify(
 def _certificate(explored: Explored, tol: float, total: float | None, sweeps: int) -> Certificate:
     rounding = explored.rounding if explored.d > explored.k else 0.0
     residual = float(np.linalg.norm(explored.R, 2)) + rounding if explored.d > explored.k else 0.0
-    columns = np.linalg.norm(explored.R, axis=0) + rounding
+    residual += explored.doubt
+    columns = np.linalg.norm(explored.R, axis=0) + rounding + explored.doubts
     values = explored.values
     bottom = float(values[-1])
     lower, rigorous, upper = explored.bounds(_wanted(residual, columns, values, tol))
@@ -292,6 +326,9 @@ def _certificate(explored: Explored, tol: float, total: float | None, sweeps: in
     sine = Bound(sine_bound(residual, columns, values, best.value), best.rigorous, best.confidence)
     if strict <= tol:
         sine, best = Bound(strict, True), Bound(rigorous, True)
+    if explored.claimed:
+        strict = 1.0
+        sine, best = (Bound(bound.value, False, explored.confidence) for bound in (sine, best))
     return Certificate(
         tol=tol,
         values=values,
@@ -307,7 +344,8 @@ def _certificate(explored: Explored, tol: float, total: float | None, sweeps: in
         sin_theta_rigorous=strict,
         identified=explored.k if sine.value <= tol else 0,
         sweeps=sweeps,
-        rounding=explored.rounding,
+        rounding=explored.rounding + explored.doubt,
+        claimed=explored.claimed,
     )
 
 
@@ -321,7 +359,7 @@ def _eigenvalue_errors(explored: Explored, residual: float, upper: float) -> Arr
         error = 2.0 * residual**2 / (height + np.sqrt(height**2 + 4.0 * residual**2))
     else:
         error = np.maximum(-height, 0.0) + residual
-    return np.asarray(error + explored.rounding)
+    return np.asarray(error + explored.rounding + explored.doubt)
 
 
 def _identified(explored: Explored, tol: float, upper: float) -> int:

@@ -8,6 +8,7 @@ products say of `mu`:
 - *trace* (rigorous, for positive semidefinite A of known trace): what the trace leaves outside `W` and `Q`
   bounds the unexplored part of `M`;
 - *exhausted* (rigorous): `Q` is the whole complement;
+- *near* (holds with the stated confidence): the eigenvalue after the cut of a matrix close to A;
 - *probe* (holds with the stated confidence): let `Omega` be a d x p block of independent standard normal
   numbers, drawn without looking at `W`. Then `m'Omega` is a normal vector too, shorter than c only with a
   small probability that the chi-square distribution gives. For any `Y` whatever
@@ -58,8 +59,14 @@ class Explored:
         Ritz values.
     trace : float, optional
         The trace of A, where A is known to be positive semidefinite.
+    confidence : float
+        Of all that is not rigorous together.
     noise : callable, optional
         What products may be off by beyond rounding at the size of A.
+    probe, A_probe : ndarray (d, p)
+        Independent standard normal numbers drawn without looking at anything else here, and their product.
+    claimed : bool
+        Whether `AW` is somebody's claim, which the probe has to tell the truth of.
     """
 
     def __init__(
@@ -70,10 +77,16 @@ class Explored:
         trace: float | None,
         confidence: float,
         noise: Callable[[], float] | None,
+        probe: Array,
+        A_probe: Array,
+        claimed: bool = False,
     ) -> None:
         self.W, self.AW, self.values, self.trace = W, AW, values, trace
-        self.confidence = confidence
+        self.confidence, self.claimed = confidence, claimed
+        # Four statements may be made of one probe; that none of them fails has this confidence.
+        self._each = 1.0 - (1.0 - confidence) / 4.0
         self._noise = noise
+        self._raw, self._A_raw = probe, A_probe
         self.d, self.k = int(W.shape[0]), int(W.shape[1])
         self.R = AW - W @ (W.T @ AW)
         self.R -= W @ (W.T @ self.R)
@@ -82,6 +95,8 @@ class Explored:
         self._T = np.zeros((0, 0))
         self._slack = 0.0  # how far products that were known before can be off
         self._last = 0  # columns of the block explored last, from which the next one follows
+        self._near = math.inf  # the eigenvalue after the cut is no larger, with the confidence
+        self.doubt, self.doubts = self._doubts() if claimed else (0.0, np.zeros(self.k))
 
     # -- exploring ------------------------------------------------------------------------------
 
@@ -104,27 +119,53 @@ class Explored:
             X, AX = X @ turn, AX @ turn
         self.extend(X[:, : self.room], AX[:, : self.room])
 
-    def add_known(self, X: Array, AX: Array, probe: Array, A_probe: Array) -> None:
+    def add_known(self, X: Array, AX: Array) -> None:
         """Take directions with products that somebody claims to know; the probe must not depend on them.
 
         For `D = AX - A X` the probe gives `D'Omega`, and `norm(D) <= norm(D'Omega) / c` by the same argument
         as for the eigenvector. Products off by so much that they would tell nothing are left out.
         """
-        if probe.shape[1] == 0 or X.shape[1] == 0:
+        if self._raw.shape[1] == 0 or X.shape[1] == 0:
             return
-        wrong = float(np.linalg.norm(X.T @ A_probe - AX.T @ probe, 2))
-        slack = wrong / shortest(probe.shape[1], self.confidence)
+        wrong = float(np.linalg.norm(self._off(X, AX), 2))
+        slack = wrong / shortest(self._raw.shape[1], self._each)
         if slack <= 1e-3 * abs(float(self.values[-1])):
             self._slack = max(self._slack, slack)
             self.add(X, AX)
 
-    def add_probe(self, probe: Array, A_probe: Array) -> None:
-        """Take a block of standard normal numbers that is independent of `W`, and its product."""
+    def _off(self, X: Array, AX: Array) -> Array:
+        """`Omega'D` for `D = AX - A X`."""
+        return np.asarray(self._raw.T @ AX - self._A_raw.T @ X)
+
+    def _doubts(self) -> tuple[float, Array]:
+        """How far the claimed product of `W` can be off: its norm, and for each column."""
+        probes = self._raw.shape[1]
+        if probes == 0:
+            return math.inf, np.full(self.k, math.inf)
+        off = self._off(self.W, self.AW)
+        for_any = 1.0 - (1.0 - self._each) / self.k
+        columns = np.linalg.norm(off, axis=0) / shortest(probes, for_any)
+        return float(np.linalg.norm(off, 2)) / shortest(probes, self._each), np.asarray(columns)
+
+    def compare(self, near: Array, next_value: float) -> None:
+        """Learn from a matrix close to A, whose eigenvalue after the cut is known.
+
+        With `E = A - near`, `norm(E) <= norm(E Omega) / c` as above, and no eigenvalue of A is further from
+        the one of `near` (Weyl).
+        """
+        if self._raw.shape[1] == 0:
+            return
+        off = float(np.linalg.norm(self._A_raw - near @ self._raw, 2))
+        self._near = next_value + off / shortest(self._raw.shape[1], self._each)
+
+    def add_probe(self) -> None:
+        """Take the probe itself."""
+        probe = self._raw
         if probe.shape[1] == 0 or self.room == 0:
             return
         self.probe = probe - self.W @ (self.W.T @ probe)
         self.probe -= self.W @ (self.W.T @ self.probe)
-        self.add(probe, A_probe)
+        self.add(probe, self._A_raw)
 
     def extend(self, block: Array, A_block: Array) -> None:
         """Take a block that is orthonormal to `W` and `Q`, and its product."""
@@ -185,7 +226,7 @@ class Explored:
     @property
     def looseness(self) -> float:
         """The same for the explored space."""
-        return self.rounding + self._slack
+        return self.rounding + self._slack + self.doubt
 
     def bounds(self, wanted: float = -math.inf) -> tuple[float, float, float]:
         """(rigorous lower, rigorous upper, upper with the confidence) bounds of `mu`.
@@ -204,7 +245,10 @@ class Explored:
         # Left over: the tail of M Q outside of W and Q; only its Gram matrix matters.
         tail = self.MQ - self.Q @ self._T
         rigorous = self._trace_bound(high, tail)
-        return high, rigorous, min(rigorous, self._probe_bound(high, tail.T @ tail, rigorous, wanted))
+        least = min(rigorous, self._near + self.rounding)
+        if not least <= wanted:
+            least = min(least, self._probe_bound(high, tail.T @ tail, rigorous, wanted))
+        return high, rigorous, least
 
     def _left(self) -> float:
         """What the trace leaves for the unexplored part of `M`."""
@@ -259,7 +303,7 @@ class _Mass:
         self.bottom, self.top = float(ritz[0]), float(ritz[-1])
         lost = explored.probe - explored.Q @ self.G  # what was dropped when the probe was taken in
         self.noise = explored.looseness
-        self.limit = shortest(explored.probe.shape[1], explored.confidence) - float(np.linalg.norm(lost, 2))
+        self.limit = shortest(explored.probe.shape[1], explored._each) - float(np.linalg.norm(lost, 2))
 
     def start(self) -> float:
         """Everything from here on is excluded, by `Y = G / x`."""

@@ -7,6 +7,7 @@ Nothing in this module checks its arguments: the components do.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from grassia._blas import numpy_blas
+from grassia._blas import numpy_blas, one_thread
+from grassia.interruption import checker
 
 __all__ = [
     "RowSums",
@@ -54,6 +56,9 @@ _STRIP_COLUMNS = 24
 
 _CACHE_BYTES = 1 << 20
 _BUFFER_BYTES = 32 << 20
+
+# The most entries of a Gram matrix of which each thread may hold one.
+_SMALL_GRAM = 2_000_000
 
 # Less than this for each is not worth a thread: about a millisecond.
 _THREAD_FLOPS = 100_000_000
@@ -159,6 +164,7 @@ def dense_gram_product(
     centre = mean.astype(dtype) if explicit and mean is not None else None
     shift = (mean @ block).astype(dtype)[:, None] if mean is not None and not explicit else None
     copied = explicit or not _usable_in_place(X, dtype)
+    check = checker()
 
     def over(start: int, stop: int) -> tuple[Float, Float]:
         rows = min(tile_rows, stop - start)
@@ -168,6 +174,7 @@ def dense_gram_product(
         buffer = np.empty((rows, d), dtype) if copied else None
         total = np.zeros(b)
         for first in range(start, stop, rows):
+            check()
             T = X[first : min(first + rows, stop)]
             if buffer is not None:
                 T = _centred_tile(T, centre, buffer[: len(T)])
@@ -233,7 +240,7 @@ def dense_gram(
 
     Centred tiles are copied; with `single` they are multiplied in float32 and summed in float64.
 
-    Cost: ``m d^2`` flops; ``2 d^2 + tile_rows * d`` numbers of memory.
+    Cost: ``m d^2`` flops; ``2 d^2 + tile_rows * d`` numbers of memory, for each thread.
     """
     m, d = X.shape
     dtype = np.dtype(np.float32 if single else np.float64)
@@ -241,15 +248,39 @@ def dense_gram(
     rows = min(m, tile_rows or max(1, min(4096, _BUFFER_BYTES // (dtype.itemsize * d))))
     centre = None if mean is None else mean.astype(dtype)
     copied = centre is not None or not _usable_in_place(X, dtype)
-    buffer = np.empty((rows, d), dtype) if copied else None
-    out, part = np.zeros((d, d)), np.empty((d, d), dtype)
-    for start in range(0, m, rows):
-        T = X[start : start + rows]
-        if buffer is not None:
-            T = _centred_tile(T, centre, buffer[: len(T)])
-        # numpy sees that the factors are one array and does half the work, a symmetric update.
-        out += np.matmul(T.T, T, out=part)
+    check = checker()
+
+    def over(start: int, stop: int) -> Float:
+        buffer = np.empty((min(rows, stop - start), d), dtype) if copied else None
+        out, part = np.zeros((d, d)), np.empty((d, d), dtype)
+        for first in range(start, stop, rows):
+            check()
+            T = X[first : min(first + rows, stop)]
+            if buffer is not None:
+                T = _centred_tile(T, centre, buffer[: len(T)])
+            # numpy sees that the factors are one array and does half the work, a symmetric update.
+            out += np.matmul(T.T, T, out=part)
+        return out
+
+    threads = _gram_threads(m, d, rows)
+    if threads == 1:
+        return over(0, m)
+    with one_thread():
+        out, *others = _over_rows(over, m, threads)
+    for other in others:
+        out += other
     return out
+
+
+def _gram_threads(m: int, d: int, rows: int) -> int:
+    """How many threads of ours share a Gram matrix: each centres, converts and sums up its own rows.
+
+    BLAS threads would leave that to one of them. But each of ours holds a matrix, so that of many features is
+    left to BLAS.
+    """
+    if threading.current_thread() is not threading.main_thread() or d * d > _SMALL_GRAM:
+        return 1
+    return max(1, min(getattr(numpy_blas(), "num_threads", None) or 1, m // rows))
 
 
 def _centred_tile(T: NDArray[Any], centre: NDArray[Any] | None, buffer: NDArray[Any]) -> NDArray[Any]:
@@ -388,7 +419,9 @@ def sparse_gram_product(tiles: list[tuple[Any, Any]], V: Float, mean: Float | No
     out = np.zeros(V.shape)
     total = np.zeros(V.shape[1])
     shift = None if mean is None else mean @ V
+    check = checker()
     for T, Tt in tiles:
+        check()
         z = T @ V
         if shift is not None:
             z -= shift
@@ -406,7 +439,9 @@ def sparse_gram(tiles: list[tuple[Any, Any]], n_features: int, mean: Float | Non
     """
     out = np.zeros((n_features, n_features))
     count = 0
+    check = checker()
     for T, _ in tiles:
+        check()
         values = T.astype(np.float64)
         out += (values.T @ values).toarray() if T.nnz else 0.0
         count += T.shape[0]

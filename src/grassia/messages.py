@@ -39,6 +39,9 @@ class Task:
         The server's update count when the task was made: staleness is counted from it.
     ordinal : int
         How many tasks this component was given before, over all restarts of its worker.
+    instead : int or None
+        The task, of the same worker, whose place it takes: the answer to that one is no longer wanted. A
+        back-end that can drop it does; its answer does no harm where it comes all the same.
     """
 
     id: int
@@ -46,6 +49,7 @@ class Task:
     version: int
     ordinal: int
     query: Query
+    instead: int | None = None
 
     @property
     def nbytes(self) -> int:

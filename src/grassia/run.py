@@ -189,6 +189,7 @@ def statistics(server: Server, backend: Backend) -> dict[str, Any]:
         "bytes_received": server.received_bytes,
         "replies_rejected": server.rejected,
         "replies_ignored": server.ignored,
+        "tasks_withdrawn": server.withdrawn,
         "answers": [int(count) for count in server.answers],
         "busy_seconds": [float(seconds) for seconds in server.busy_seconds],
         "mean": server.mean,

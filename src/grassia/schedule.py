@@ -90,6 +90,10 @@ class Schedule:
 
     # -- who is out -------------------------------------------------------------------------------
 
+    def under_way(self) -> list[tuple[int, Outstanding]]:
+        """The workers that are out, each with what."""
+        return list(self._out.items())
+
     def send(self, task: Outstanding) -> None:
         """A task goes out, or the one that is out is asked anew."""
         self._out[self._owner[task.component]] = task

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,6 +40,9 @@ from grassia.schedule import Outstanding, Schedule
 from grassia.solvers.base import Arrival, Problem, Solver
 
 log = logging.getLogger("grassia")
+
+# What a product in single precision is off by, relatively, when all that can be said of it is by a probe.
+SINGLE_ERROR = 2.5e-8
 
 OPENING, PREPARING, SOLVING, CERTIFYING = "opening", "preparing", "solving", "certifying"
 
@@ -122,6 +125,7 @@ class Server:
         self.received_bytes = 0
         self.rejected = 0
         self.ignored = 0
+        self.withdrawn = 0
         self.busy_seconds = np.zeros(self.n)
         self.answers = np.zeros(self.n, dtype=np.int64)
 
@@ -135,6 +139,7 @@ class Server:
         self._best: tuple[float, Array] | None = None
         self._refined = False
         self._largest_parts = 0.0
+        self._claimed: Array | None = None
         self._ending: Status | None = None
         self._outcome: Outcome | None = None
 
@@ -150,10 +155,33 @@ class Server:
             if task is None:
                 self._schedule.wait(worker)
                 continue
-            self._schedule.send(self._outstanding(task))
-            self.sent_bytes += task.nbytes
-            tasks.append(task)
+            tasks.append(self._sent(task))
+        if self.solver.recalls:
+            tasks.extend(self._in_place_of_others())
         return tasks
+
+    def _sent(self, task: Task) -> Task:
+        self._schedule.send(self._outstanding(task))
+        self.sent_bytes += task.nbytes
+        return task
+
+    def _in_place_of_others(self) -> Iterator[Task]:
+        """Tasks for workers that are out with something whose answer is of no use any more.
+
+        A sweep does not wait for the end of questions that it has made pointless; and a solver may have
+        learnt so much from the others meanwhile that a slow worker had better begin anew.
+        """
+        for worker, out in self._schedule.under_way():
+            if self._sweep is not None:
+                task = None if out.sweep is self._sweep else self._task_for(worker)
+            elif self.phase == SOLVING and self.solver.outdated(self.state, out.component):
+                query = self._query(out.component)
+                task = None if query is None else self._address(out.component, query)
+            else:
+                continue
+            if task is not None:
+                self.withdrawn += 1
+                yield self._sent(replace(task, instead=out.id))
 
     def renew(self, task: Task) -> Task:
         """The same task, asked at the current iterate (for gradients evaluated at return)."""
@@ -187,7 +215,7 @@ class Server:
         if self.phase == OPENING:
             return Query("open")
         if self._sweep is not None:
-            if self.phase == CERTIFYING and self._sweep.first:
+            if self.phase == CERTIFYING and self._sweep.of_iterate:
                 return self.solver.sweep_query(self.state, component, self._sweep.block)
             return Query("apply", {"block": self._sweep.block})
         query = self.solver.ask(self.state, component)
@@ -332,7 +360,8 @@ class Server:
         largest = max(len(group) for group in self._schedule.groups)
         self.single &= moments.single
         self._start, beyond = _starting_point(self.v0, d, self.k, self.rng)
-        self.problem = Problem(self.n, d, self.k, weights, total, positive, largest, noise, beyond)
+        cold = self.v0 is None
+        self.problem = Problem(self.n, d, self.k, weights, total, positive, largest, noise, beyond, cold)
         steps = self.solver.prepare(self.problem, self.rng)
         if steps is None:
             self._begin(None)
@@ -375,6 +404,8 @@ class Server:
             return
         if self.solver.version(self.state) != before:
             self._remember(residual, arrivals)
+        elif round_now is not None:
+            return  # the round is not complete, or has not moved the iterate
         self._consider(residual)
 
     def _remember(self, residual: float, arrivals: list[Arrival]) -> None:
@@ -438,6 +469,8 @@ class Server:
         certifier = self.certifier
         if sweeps is not None:
             certifier = replace(certifier, max_sweeps=sweeps)
+        held = self.solver.matrix(self.state)
+        near, self._claimed = self._in_single(held) if len(candidates) == 1 else (None, None)
         steps = certify(
             candidates,
             self.tol,
@@ -448,13 +481,29 @@ class Server:
             certifier=certifier,
             beside=self.solver.beside(self.state),
             known=self.solver.known(self.state),
+            claimed=self._claimed,
+            near=near,
         )
         self._largest_parts = 0.0
-        held = None if self.single else self.solver.matrix(self.state)
-        if held is None:
+        if held is None or self.single:
             self._drive(steps, None)
         else:
             self._certify_at_once(steps, *held)
+
+    def _in_single(self, held: tuple[Array, float] | None) -> tuple[tuple[Array, float] | None, Array | None]:
+        """What there is in single precision for a certificate to check: a matrix close to A, and `A W`.
+
+        Where the gap is so small that single precision cannot do, a check would be in vain.
+        """
+        after, claimed = self.solver.after(self.state), self.solver.claimed(self.state)
+        if not self.single or claimed is None or after is None:
+            return None, None
+        if held is not None:
+            return (held[0], after), claimed
+        values = np.sum(self.solver.subspace(self.state) * claimed, axis=0)
+        heights = np.maximum(values - after, np.finfo(np.float64).tiny)
+        errors = SINGLE_ERROR * float(np.max(np.abs(values))) / heights
+        return None, claimed if float(np.linalg.norm(errors)) <= 0.5 * self.tol else None
 
     def _certify_at_once(self, steps: Generator[Array, Array, Outcome], matrix: Array, parts: float) -> None:
         """The server holds A: no worker needs to be asked."""
@@ -484,7 +533,8 @@ class Server:
             else:
                 self._judge(end.value)
             return
-        self._sweep = _Sweep(steps, block, self.n, first=product is None)
+        first = product is None
+        self._sweep = _Sweep(steps, block, self.n, first, first and self._claimed is None)
         self._schedule.new_round()
 
     def _absorb_sweep(self, sweep: _Sweep, arrivals: list[Arrival]) -> None:
@@ -496,12 +546,13 @@ class Server:
             sweep.parts += self.problem.weights[arrival.component] * lengths
             sweep.sum += self.problem.weights[arrival.component] * product
             sweep.awaiting -= 1
-            if sweep.first and self.phase == CERTIFYING:
+            if sweep.of_iterate and self.phase == CERTIFYING:
                 self.state = self.solver.sweep_tell(self.state, arrival.component, product[:, : self.k])
         if sweep.awaiting == 0:
             self._largest_parts = max(self._largest_parts, float(sweep.parts.max()))
             if sweep.first and self.phase == CERTIFYING:
-                self.state = self.solver.sweep_done(self.state, sweep.sum[:, : self.k])
+                exact = sweep.sum[:, : self.k] if self._claimed is None else self._claimed
+                self.state = self.solver.sweep_done(self.state, exact)
             self._drive(sweep.steps, sweep.sum)
 
     def _judge(self, outcome: Outcome) -> None:
@@ -605,10 +656,15 @@ class Server:
 
 
 class _Sweep:
-    """A consistent product in progress: `sum w_i A_i block` over components heard so far."""
+    """A consistent product in progress: `sum w_i A_i block` over components heard so far.
 
-    def __init__(self, steps: Generator[Array, Array, Any], block: Array, n: int, first: bool) -> None:
-        self.steps, self.block, self.first = steps, block, first
+    `first` of a certificate; `of_iterate`: its first k columns are the iterate.
+    """
+
+    def __init__(
+        self, steps: Generator[Array, Array, Any], block: Array, n: int, first: bool, of_iterate: bool
+    ) -> None:
+        self.steps, self.block, self.first, self.of_iterate = steps, block, first, of_iterate
         self.sum = np.zeros_like(block)
         self.parts = np.zeros(block.shape[1])  # how long the parts of each column are, added up
         self.awaiting = n

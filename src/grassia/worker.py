@@ -17,6 +17,7 @@ import numpy as np
 
 from grassia.components import Component, Moments
 from grassia.errors import InvalidComponent, InvalidInput
+from grassia.interruption import Withdrawn
 from grassia.messages import Array, Query, Reply, Scalar, Task, checksum
 
 Cache = dict[str, Any]
@@ -76,7 +77,7 @@ class Worker:
         started = time.perf_counter()
         try:
             arrays, scalars = self._run(task)
-        except (Exception, KeyboardInterrupt):
+        except (Exception, KeyboardInterrupt, Withdrawn):
             raise
         except BaseException as error:  # sys.exit() and the like must not end a worker unheard
             raise RuntimeError(f"the component's code raised {error!r}") from error

@@ -3,8 +3,10 @@
 `start(loaders)` pins the components to workers and says so in `groups`; `send(task)` never blocks;
 `receive(timeout)` gives what arrived together (an empty list after `timeout` seconds of nothing);
 `close()` may be called twice, and `start` again after it. A worker handles its tasks one after the
-other. A task that raises comes back as `Failure`; a worker that dies, with whatever was queued for
-it, as `Lost`, then `Restored` once it runs again with empty caches.
+other. A task sent *instead* of another says that the answer to that one is not wanted any more: a back-end
+drops it if it can, and otherwise sends its answer, which does no harm. A task that raises comes back as
+`Failure`; a worker that dies, with whatever was queued for it, as `Lost`, then `Restored` once it runs again
+with empty caches.
 """
 
 from __future__ import annotations

@@ -13,7 +13,9 @@ from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
 from grassia.backends import shared
+from grassia.backends.drop import Drop, Ears
 from grassia.faults import Crash, Injector, perform
+from grassia.interruption import Withdrawn, watching
 from grassia.messages import Failure, Reply, Task
 from grassia.worker import Worker
 
@@ -46,14 +48,20 @@ def serve(connection: Connection[Any, Any]) -> None:
         worker = Worker(loaders)
     except Exception as error:
         broken = error
-    slots = Slots()
-    while (message := connection.recv()) is not None:
+    slots, ears = Slots(), Ears(connection)
+    while not ears.stopped and (message := connection.recv()) is not None:
+        if isinstance(message, Drop):
+            continue  # it came too late: the answer is on its way
         task, inbox, layout, outbox = message
+        ears.begin(task.id)
         try:
             if broken is not None:
                 raise broken
             slots.keep(inbox, outbox)
-            answer(connection, worker, injector, task, slots, inbox, layout, outbox)
+            with watching(ears.unwanted):
+                answer(connection, worker, injector, task, slots, inbox, layout, outbox, ears)
+        except Withdrawn:
+            connection.send(("dropped", task.id))
         except Crash:
             os.kill(os.getpid(), signal.SIGKILL)
         except Exception as error:
@@ -69,11 +77,12 @@ def answer(
     inbox: str,
     layout: shared.Layout,
     outbox: str,
+    ears: Ears,
 ) -> None:
     """Run one task and post the reply through the outbox, or by the pipe if that is too small."""
     arrays = shared.unpack(layout, slots[inbox]) if layout else {}
     task = replace(task, query=replace(task.query, arrays=arrays))
-    messages = perform(worker, task, injector.plan(task.component, task.ordinal))
+    messages = perform(worker, task, injector.plan(task.component, task.ordinal), ears.sleep)
     replies = [message for message in messages if isinstance(message, Reply)]
     results = dict(replies[0].arrays)
     bare = [replace(reply, arrays={}) for reply in replies]

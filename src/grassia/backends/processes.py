@@ -23,6 +23,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, ClassVar
 
 from grassia.backends.base import Backend, Faults, deal, threads_for
+from grassia.backends.drop import Drop
 from grassia.backends.shared import SharedStore, Slot, packed_size
 from grassia.errors import InvalidComponent, InvalidInput
 from grassia.messages import Failure, Lost, Message, Restored, Task
@@ -196,6 +197,11 @@ class _Child:
             ours.send_bytes(self._luggage)
 
     def post(self, task: Task) -> None:
+        if task.instead is not None:
+            self._queue = deque(waiting for waiting in self._queue if waiting.id != task.instead)
+            if self._working and self.alive:
+                with suppress(OSError):  # if it died, receiving from it will say so
+                    self.connection.send(Drop(task.instead))
         self._queue.append(task)
         self._dispatch()
 
@@ -222,10 +228,12 @@ class _Child:
                 self._outbox.ensure(packed_size(inline))
             self._dispatch()
             return [replace(reply, arrays=arrays) for reply in replies]
-        _, failure = message
-        assert isinstance(failure, Failure)
         self._working = False
         self._dispatch()
+        if message[0] == "dropped":
+            return []
+        _, failure = message
+        assert isinstance(failure, Failure)
         return [failure]
 
     def dismiss(self) -> None:

@@ -76,6 +76,8 @@ class Serial(Backend):
         self._started = time.perf_counter()
 
     def send(self, task: Task) -> None:
+        if task.instead is not None:
+            self._queue = deque(waiting for waiting in self._queue if waiting.id != task.instead)
         self._queue.append(task)
 
     def receive(self, timeout: float | None = None) -> list[Message]:

@@ -107,6 +107,8 @@ class Simulated(Backend):
 
     def send(self, task: Task) -> None:
         site = self._sites[self._owner[task.component]]
+        if task.instead is not None:
+            self._drop(site, task.instead)
         site.queue.append(task)
         if not site.busy:
             self._begin(site)
@@ -116,6 +118,7 @@ class Simulated(Backend):
             return
         site.busy = True
         task = site.queue.popleft()
+        site.current = task.id
         plan = self.injector.plan(task.component, task.ordinal)
         seconds = 0.0
         if task.ordinal >= self.free_tasks:
@@ -123,12 +126,20 @@ class Simulated(Backend):
             seconds = site.clockwork.next(arrives) * plan.factor + plan.delay
             seconds += self._travel(task.nbytes)
         if plan.crash:
-            self._at(self._clock + seconds, lambda: self._crash(site))
+            self._at(self._clock + seconds, lambda: self._crash(site, task))
         else:
             self._at(self._clock + seconds, lambda: self._complete(site, task, plan, seconds))
 
+    def _drop(self, site: _Site, number: int) -> None:
+        """Stop working on a task; whatever time it took so far is lost."""
+        site.queue = deque(task for task in site.queue if task.id != number)
+        if site.busy and site.current == number:
+            site.busy, site.current = False, None
+
     def _complete(self, site: _Site, task: Task, plan: Plan, seconds: float) -> list[Message]:
-        site.busy = False
+        if site.current != task.id:
+            return []  # dropped meanwhile
+        site.busy, site.current = False, None
         if self.evaluate == "return" and self.renew is not None:
             task = self.renew(task)
         messages: list[Message]
@@ -150,7 +161,10 @@ class Simulated(Backend):
         self._at(arrives, lambda: messages)
         return []
 
-    def _crash(self, site: _Site) -> list[Message]:
+    def _crash(self, site: _Site, task: Task) -> list[Message]:
+        if site.current != task.id:
+            return []  # dropped before it could do harm
+        site.current = None
         # It stays busy until it is restored: what is sent to it meanwhile waits.
         site.worker = Worker(site.loaders)
         site.queue.clear()
@@ -201,5 +215,6 @@ class _Site:
         self.clockwork = clockwork
         self.queue: deque[Task] = deque()
         self.busy = False
+        self.current: int | None = None  # the task it works on
         self.crashes = 0
         self.link_free = 0.0

@@ -6,12 +6,14 @@ import queue
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import ClassVar
 
 from threadpoolctl import threadpool_limits
 
 from grassia.backends.base import Backend, Faults, deal, threads_for
 from grassia.faults import Crash, Injector, perform
+from grassia.interruption import Withdrawn, watching
 from grassia.messages import Failure, Lost, Message, Restored, Task
 from grassia.worker import Loader, Worker
 
@@ -20,6 +22,43 @@ CLOSE_SECONDS = 2.0
 
 _Mail = queue.SimpleQueue[list[Message]]
 _Inbox = queue.SimpleQueue[Task | None]
+
+
+class _Desk:
+    """What a worker and the server share: tasks to do, and which of them are not wanted any more."""
+
+    def __init__(self) -> None:
+        self.inbox: _Inbox = queue.SimpleQueue()
+        self._changed = threading.Condition()
+        self._dropped: set[int] = set()
+        self._stopped = False
+
+    def put(self, task: Task) -> None:
+        if task.instead is not None:
+            with self._changed:
+                self._dropped.add(task.instead)
+                self._changed.notify()
+        self.inbox.put(task)
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+        self.inbox.put(None)
+
+    @property
+    def stopped(self) -> bool:
+        return self._stopped
+
+    def dropped(self, number: int) -> bool:
+        return number in self._dropped
+
+    def sleep(self, seconds: float, number: int) -> None:
+        """An injected delay of a task; ends when the task is dropped or the worker stopped."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped or number in self._dropped, seconds)
+        if self.dropped(number):
+            raise Withdrawn
 
 
 class Threads(Backend):
@@ -43,10 +82,9 @@ class Threads(Backend):
         super().__init__(faults=faults)
         self._wanted = workers
         self._wanted_blas = blas_threads
-        self._inboxes: list[_Inbox] = []
+        self._desks: list[_Desk] = []
         self._outbox: _Mail = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._stopping = threading.Event()
         self._owner: dict[int, int] = {}
         self._limits: threadpool_limits | None = None
         self._started = time.perf_counter()
@@ -59,22 +97,22 @@ class Threads(Backend):
         self._limits = threadpool_limits(limits=self.blas_threads)
         self._started = time.perf_counter()
         # New ones for every start: a thread that outlived the last `close` keeps the old ones.
-        self._outbox, self._stopping = queue.SimpleQueue(), threading.Event()
+        self._outbox = queue.SimpleQueue()
         for w, group in enumerate(self.groups):
-            inbox: _Inbox = queue.SimpleQueue()
+            desk = _Desk()
             mine = {i: loaders[i] for i in group}
             thread = threading.Thread(
                 target=_serve,
-                args=(mine, self.injector, inbox, self._outbox, self._stopping),
+                args=(mine, self.injector, desk, self._outbox),
                 name=f"grassia-{w}",
                 daemon=True,
             )
-            self._inboxes.append(inbox)
+            self._desks.append(desk)
             self._threads.append(thread)
             thread.start()
 
     def send(self, task: Task) -> None:
-        self._inboxes[self._owner[task.component]].put(task)
+        self._desks[self._owner[task.component]].put(task)
 
     def receive(self, timeout: float | None = None) -> list[Message]:
         try:
@@ -86,15 +124,14 @@ class Threads(Backend):
         return messages
 
     def close(self) -> None:
-        self._stopping.set()
-        for inbox in self._inboxes:
-            inbox.put(None)
-        # A product cannot be cut short. Past the deadline, its thread ends by itself, unheard.
+        for desk in self._desks:
+            desk.stop()
+        # Not every product can be cut short. Past the deadline, its thread ends by itself, unheard.
         deadline = time.perf_counter() + CLOSE_SECONDS
         for thread in self._threads:
             thread.join(timeout=max(0.0, deadline - time.perf_counter()))
         self._threads.clear()
-        self._inboxes.clear()
+        self._desks.clear()
         if self._limits is not None:
             self._limits.restore_original_limits()
             self._limits = None
@@ -103,25 +140,25 @@ class Threads(Backend):
         return time.perf_counter() - self._started
 
 
-def _serve(
-    loaders: dict[int, Loader],
-    injector: Injector,
-    inbox: _Inbox,
-    outbox: _Mail,
-    stopping: threading.Event,
-) -> None:
+def _serve(loaders: dict[int, Loader], injector: Injector, desk: _Desk, outbox: _Mail) -> None:
     """The life of one worker."""
     worker = Worker(loaders)
     everything = tuple(loaders)
-    while (task := inbox.get()) is not None and not stopping.is_set():
+    while (task := desk.inbox.get()) is not None and not desk.stopped:
+        number = task.id
         plan = injector.plan(task.component, task.ordinal)
         try:
-            # Waiting on the event instead of sleeping lets `close` end an injected delay.
-            outbox.put(perform(worker, task, plan, stopping.wait))
+            with watching(lambda number=number: desk.stopped or desk.dropped(number)):  # type: ignore[misc]
+                # Waiting at the desk instead of sleeping lets an injected delay be ended.
+                pause = partial(desk.sleep, number=number)
+                pause(0.0)  # it may have been dropped before it began
+                outbox.put(perform(worker, task, plan, pause))
+        except Withdrawn:
+            continue
         except Crash:
             worker = Worker(loaders)
-            while not inbox.empty() and not stopping.is_set():
-                inbox.get()  # what was queued dies with the worker, as it does in a process
+            while not desk.inbox.empty() and not desk.stopped:
+                desk.inbox.get()  # what was queued dies with the worker, as it does in a process
             outbox.put([Lost(everything, "injected crash"), Restored(everything)])
         except BaseException as error:  # or the thread would end, and the server wait for ever
             told = error if isinstance(error, Exception) else RuntimeError(repr(error))

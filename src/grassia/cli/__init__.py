@@ -51,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def build() -> typer.Typer:
     """The application with all its commands."""
     from grassia.cli.demo import demo
+    from grassia.cli.reproduce import reproduce
 
     app = typer.Typer(
         help=grassia.__doc__,
@@ -60,6 +61,7 @@ def build() -> typer.Typer:
     )
     app.callback()(_options)
     app.command()(demo)
+    app.command()(reproduce)
     return app
 
 

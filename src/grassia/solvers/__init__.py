@@ -7,30 +7,63 @@ from typing import Any
 from grassia.errors import InvalidInput
 from grassia.solvers.base import Arrival, Problem, Solver
 from grassia.solvers.covariance import Covariance
+from grassia.solvers.delayed_oja import DelayedOja
+from grassia.solvers.dsag import Dsag
+from grassia.solvers.fedpower import FedPower
 from grassia.solvers.grassia import Grassia
+from grassia.solvers.iarg import Iarg
 from grassia.solvers.krylov import Krylov
 from grassia.solvers.lobpcg import Lobpcg
 from grassia.solvers.nystrom import Nystrom
+from grassia.solvers.oja import Oja
+from grassia.solvers.oneshot import OneShot
 from grassia.solvers.orthogonal import Orthogonal
 from grassia.solvers.power import Power
+from grassia.solvers.rgd import Rgd
+from grassia.solvers.vrpca import VrPca
 
 __all__ = [
     "Arrival",
     "Covariance",
+    "DelayedOja",
+    "Dsag",
+    "FedPower",
     "Grassia",
+    "Iarg",
     "Krylov",
     "Lobpcg",
     "Nystrom",
+    "Oja",
+    "OneShot",
     "Orthogonal",
     "Power",
     "Problem",
+    "Rgd",
     "Solver",
+    "VrPca",
     "get",
     "names",
 ]
 
 _BY_NAME: dict[str, type[Solver[Any]]] = {
-    kind.name: kind for kind in (Covariance, Grassia, Krylov, Lobpcg, Nystrom, Orthogonal, Power)
+    kind.name: kind
+    for kind in (
+        Covariance,
+        DelayedOja,
+        Dsag,
+        FedPower,
+        Grassia,
+        Iarg,
+        Krylov,
+        Lobpcg,
+        Nystrom,
+        Oja,
+        OneShot,
+        Orthogonal,
+        Power,
+        Rgd,
+        VrPca,
+    )
 }
 
 

@@ -21,7 +21,7 @@ class Problem:
     `weights` sum to one; `total` is the exact trace of A where it is known; `positive` says that A is known
     to be positive semidefinite; `largest_group` is the most components that share one worker; `noise` is how
     far products may be off beyond rounding at the size of A; `beyond` are orthonormal directions to follow
-    beside the start, where the user has given more than k.
+    beside the start, where the user has given more than k; `cold` says that the start is random.
     """
 
     n: int
@@ -33,6 +33,7 @@ class Problem:
     largest_group: int = 1
     noise: float = 0.0
     beyond: Array | None = None
+    cold: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,8 @@ class Solver(ABC, Generic[StateT]):
 
     name: ClassVar[str]
     order: str = "cyclic"
+    #: Whether the server may take back a question before it is answered: not where a worker remembers it.
+    recalls: ClassVar[bool] = False
 
     def server_bytes(self, n: int, d: int, k: int) -> int:
         """About how much memory the state takes on the server: a few iterates unless said otherwise."""
@@ -76,6 +79,13 @@ class Solver(ABC, Generic[StateT]):
     @abstractmethod
     def ask(self, state: StateT, component: int) -> Query | None:
         """What to ask of a component now; None when there is nothing."""
+
+    def outdated(self, state: StateT, component: int) -> bool:
+        """Whether to take back what a component was asked and ask anew: it would know so much better now.
+
+        Only of solvers that say `recalls`.
+        """
+        return False
 
     @abstractmethod
     def tell(self, state: StateT, arrivals: Sequence[Arrival]) -> StateT:
@@ -109,6 +119,10 @@ class Solver(ABC, Generic[StateT]):
         """
         return None
 
+    def after(self, state: StateT) -> float | None:
+        """The eigenvalue after the cut, as the method sees it; None where it does not look beyond k."""
+        return None
+
     def step_size(self, state: StateT) -> float:
         """The step last taken; NaN for a method that has none."""
         return float("nan")
@@ -131,6 +145,13 @@ class Solver(ABC, Generic[StateT]):
 
     def known(self, state: StateT) -> tuple[Array, Array] | None:
         """The same with their products, where the method has them; verified, not trusted."""
+        return None
+
+    def claimed(self, state: StateT) -> Array | None:
+        """The product of A with the iterate, where the method has it; verified, not trusted.
+
+        Asked for where products are of single precision: a certificate then needs not multiply `W` again.
+        """
         return None
 
     def matrix(self, state: StateT) -> tuple[Array, float] | None:

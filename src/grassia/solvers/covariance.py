@@ -92,13 +92,16 @@ class Covariance(Synchronous[Collected]):
         values = np.ascontiguousarray(found[::-1])
         vectors = np.ascontiguousarray(vectors[:, ::-1])
         W = np.ascontiguousarray(vectors[:, :k])
+        AW = product @ W
         return replace(
             state,
             W=W,
+            product=AW,
             method=replace(state.method, rest=vectors[:, k:]),
-            residual=residual_norm(W, product @ W, values[:k]),
+            residual=residual_norm(W, AW, values[:k]),
             values=values[:k],
             gap=float(values[k - 1] - values[k]) if k < d else None,
+            after=float(values[k]) if k < d else None,
         ), W
 
     def matrix(self, state: State[Collected]) -> tuple[Array, float] | None:

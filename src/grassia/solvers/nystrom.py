@@ -37,6 +37,7 @@ DROP = 1e-14  # what is left of a direction below this is rounding
 RANK = 3  # columns of the prior for each one kept of a component: it must know more than any of them
 SETTLED = 1e-10  # a residual this small beside the eigenvalues leaves the prior nothing but rounding to say
 RISE = 1e-13  # a rise of the captured variance by less, relatively, is rounding
+HEADSTART = 3  # answers of most others, after which a question asked before any came in is taken back
 IDLE = 0.005  # a model this much less wrong about W than the worst one is left alone for now
 
 
@@ -62,6 +63,8 @@ class State:
         self.solved = False
         self.highest, self.stalled = -math.inf, 0  # captured by the models, and solutions since it rose
         self.pending: dict[int, Array] = {}
+        self.blind: set[int] = set()  # asked about the start, before anything was known, and yet to answer
+        self.answers = np.zeros(n, dtype=np.int64)
         self.error = np.full(n, math.inf)  # how wrong each model was at its last answer
         self.outside = np.ones(n)  # how much of W each model does not contain
 
@@ -104,6 +107,7 @@ class Nystrom(Solver[State]):
     spread_steps: int = 8
 
     name: ClassVar[str] = "nystrom"
+    recalls: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name in ("width", "memory"):
@@ -170,9 +174,23 @@ class Nystrom(Solver[State]):
         if V is None:
             return None
         state.pending[component] = V
+        if state.solved or not state.problem.cold:
+            state.blind.discard(component)
+        else:
+            state.blind.add(component)
         if not state.problem.positive and state.surrogate.size[component] == 0:
             return Query("apply-spread", {"block": V}, {"spread_steps": self.spread_steps})
         return Query("apply", {"block": V})
+
+    def outdated(self, state: State, component: int) -> bool:
+        """A straggler that is still busy with a random block when the others have answered a few times.
+
+        By then they know the leading directions well enough for its first answer to be worth waiting for;
+        what it would say of a random block is worth little, and would take it as long.
+        """
+        if component not in state.blind or not state.solved:
+            return False
+        return float(np.median(np.delete(state.answers, component))) >= HEADSTART
 
     def _worth_asking(self, state: State, i: int) -> bool:
         """Whether the model of a component matters beside the worst one.
@@ -204,6 +222,8 @@ class Nystrom(Solver[State]):
             if "low" in arrival.scalars:
                 low, high = float(arrival.scalars["low"] or 0.0), float(arrival.scalars["high"] or 0.0)
                 surrogate.shift[i] = max(0.0, 0.05 * (high - low) - low)
+            state.answers[i] += 1
+            state.blind.discard(i)
             unknown = surrogate.add(i, V, P)
             state.error[i] = spectral_norm(unknown)
             if state.prior is not None:

@@ -49,8 +49,9 @@ class Round:
 class State(Generic[MethodT]):
     """The state of a synchronous solver: a value, arrays are never changed in place.
 
-    `residual` is None before the first round is complete. `values` are the Ritz values of `W`, `gap` is that
-    of `Solver.gap`. `method` is what the method itself remembers.
+    `residual` is None before the first round is complete. `values` are the Ritz values of `W`, `after` is the
+    one after them, `gap` is that of `Solver.gap`, `product` is `A W` where the method has it. `method` is
+    what the method itself remembers.
     """
 
     problem: Problem
@@ -61,6 +62,8 @@ class State(Generic[MethodT]):
     residual: float | None = None
     values: Array | None = None
     gap: float | None = None
+    after: float | None = None
+    product: Array | None = None
     seed: int = 0
 
 
@@ -80,7 +83,7 @@ class Synchronous(Solver[State[MethodT]], Generic[MethodT]):
     # -- what the server calls --------------------------------------------------------------------
 
     def prepare(self, problem: Problem, rng: np.random.Generator) -> Generator[Array, Array, int] | None:
-        return _draw(rng)
+        return draw_seed(rng)
 
     def init(self, problem: Problem, W: Array, prepared: int | None) -> State[MethodT]:
         seed = prepared or 0
@@ -102,10 +105,10 @@ class Synchronous(Solver[State[MethodT]], Generic[MethodT]):
         return state if current.awaiting > 0 else self._complete(state, current.total)
 
     def _complete(self, state: State[MethodT], product: Array) -> State[MethodT]:
-        number = state.round.number + 1
+        number, before = state.round.number + 1, state.W
         state, block = self._advance(state, product)
         begun = Round.of(block, state.problem.n, number)
-        return replace(state, round=begun, version=state.version + 1)
+        return replace(state, round=begun, version=state.version + (state.W is not before))
 
     def version(self, state: State[MethodT]) -> int:
         return state.version
@@ -123,6 +126,12 @@ class Synchronous(Solver[State[MethodT]], Generic[MethodT]):
     def gap(self, state: State[MethodT]) -> float | None:
         return state.gap
 
+    def after(self, state: State[MethodT]) -> float | None:
+        return state.after
+
+    def claimed(self, state: State[MethodT]) -> Array | None:
+        return state.product
+
     def lower_bound(self, state: State[MethodT]) -> float:
         return float("nan") if state.values is None else float(np.sum(state.values))
 
@@ -132,20 +141,23 @@ class Synchronous(Solver[State[MethodT]], Generic[MethodT]):
         return replace(state, round=Round.of(current.block, state.problem.n, current.number + 1))
 
     def restart(self, state: State[MethodT], W: Array) -> State[MethodT]:
-        block, method = self._first(state.problem, W, state.seed + 1)
+        problem = replace(state.problem, cold=False)
+        block, method = self._first(problem, W, state.seed + 1)
         number = state.round.number + 1
         return replace(
             state,
+            problem=problem,
             W=W,
             round=Round.of(block, state.problem.n, number),
             method=method,
             version=state.version + 1,
             residual=None,
+            product=None,
             seed=state.seed + 1,
         )
 
 
-def _draw(rng: np.random.Generator) -> Generator[Array, Array, int]:
+def draw_seed(rng: np.random.Generator) -> Generator[Array, Array, int]:
     """A seed from the run's own generator; no product is asked for."""
     yield from ()
     return int(rng.integers(2**62))
@@ -171,15 +183,17 @@ def polished(Q: Array, Y: Array) -> tuple[Array, Array]:
     return Q @ turn, Y @ turn
 
 
-def new_block(X: Array, basis: Array) -> Array:
+def new_block(X: Array, basis: Array, overlap: Array | None = None) -> Array:
     """An orthonormal basis of what `X` has outside span(basis), as `geometry.orthonormalize` gives it.
 
     The ordinary case, a block that is far from dependent, is done here by projections and Cholesky
-    decompositions of its Gram matrix, each time what the time before has left of either.
+    decompositions of its Gram matrix, each time what the time before has left of either. `overlap` is
+    `basis' X`, where that is known.
     """
     given, size = X, float(np.linalg.norm(X))
     for _ in range(3):
-        X = X - basis @ (basis.T @ X)
+        X = X - basis @ (basis.T @ X if overlap is None else overlap)
+        overlap = None
         gram = X.T @ X
         try:
             lower = cholesky(gram, lower=True, check_finite=False)
