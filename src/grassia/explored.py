@@ -37,6 +37,8 @@ from grassia.messages import Array
 # a difference, and the error grows by the inverse.
 _NEW = 1e-2
 _EVALUATIONS = 60
+# Products that were known before are of use if they are off by no more than this part of the eigenvalues.
+_GOOD = 1e-3
 
 
 def shortest(probes: int, confidence: float) -> float:
@@ -96,7 +98,7 @@ class Explored:
         self._slack = 0.0  # how far products that were known before can be off
         self._last = 0  # columns of the block explored last, from which the next one follows
         self._near = math.inf  # the eigenvalue after the cut is no larger, with the confidence
-        self.doubt, self.doubts = self._doubts() if claimed else (0.0, np.zeros(self.k))
+        self.doubt, self.doubts = self._doubts(W, AW) if claimed else (0.0, np.zeros(self.k))
 
     # -- exploring ------------------------------------------------------------------------------
 
@@ -122,30 +124,27 @@ class Explored:
     def add_known(self, X: Array, AX: Array) -> None:
         """Take directions with products that somebody claims to know; the probe must not depend on them.
 
-        For `D = AX - A X` the probe gives `D'Omega`, and `norm(D) <= norm(D'Omega) / c` by the same argument
-        as for the eigenvector. Products off by so much that they would tell nothing are left out.
+        For a column `d` of `AX - A X` the probe gives `d'Omega`, and `norm(d) <= norm(d'Omega) / c` by the
+        same argument as for the eigenvector. Products off by so much that they would tell nothing are left
+        out.
         """
         if self._raw.shape[1] == 0 or X.shape[1] == 0:
             return
-        wrong = float(np.linalg.norm(self._off(X, AX), 2))
-        slack = wrong / shortest(self._raw.shape[1], self._each)
-        if slack <= 1e-3 * abs(float(self.values[-1])):
-            self._slack = max(self._slack, slack)
-            self.add(X, AX)
+        off = self._doubts(X, AX)[1]
+        good = off <= _GOOD * abs(float(self.values[-1]))
+        if good.any():
+            self._slack = max(self._slack, float(np.linalg.norm(off[good])))
+            self.add(X[:, good], AX[:, good])
 
-    def _off(self, X: Array, AX: Array) -> Array:
-        """`Omega'D` for `D = AX - A X`."""
-        return np.asarray(self._raw.T @ AX - self._A_raw.T @ X)
-
-    def _doubts(self) -> tuple[float, Array]:
-        """How far the claimed product of `W` can be off: its norm, and for each column."""
-        probes = self._raw.shape[1]
+    def _doubts(self, X: Array, AX: Array) -> tuple[float, Array]:
+        """How far a claimed product can be off: in norm, and each of its columns."""
+        probes, columns = self._raw.shape[1], X.shape[1]
         if probes == 0:
-            return math.inf, np.full(self.k, math.inf)
-        off = self._off(self.W, self.AW)
-        for_any = 1.0 - (1.0 - self._each) / self.k
-        columns = np.linalg.norm(off, axis=0) / shortest(probes, for_any)
-        return float(np.linalg.norm(off, 2)) / shortest(probes, self._each), np.asarray(columns)
+            return math.inf, np.full(columns, math.inf)
+        off = self._raw.T @ AX - self._A_raw.T @ X
+        for_any = 1.0 - (1.0 - self._each) / columns
+        lengths = np.linalg.norm(off, axis=0) / shortest(probes, for_any)
+        return float(np.linalg.norm(off, 2)) / shortest(probes, self._each), np.asarray(lengths)
 
     def compare(self, near: Array, next_value: float) -> None:
         """Learn from a matrix close to A, whose eigenvalue after the cut is known.

@@ -38,6 +38,7 @@ RANK = 3  # columns of the prior for each one kept of a component: it must know 
 SETTLED = 1e-10  # a residual this small beside the eigenvalues leaves the prior nothing but rounding to say
 RISE = 1e-13  # a rise of the captured variance by less, relatively, is rounding
 HEADSTART = 3  # answers of most others, after which a question asked before any came in is taken back
+BESIDE = 8  # directions after the cut that a certificate looks into: more cost more than they spare
 IDLE = 0.005  # a model this much less wrong about W than the worst one is left alone for now
 
 
@@ -322,8 +323,24 @@ class Nystrom(Solver[State]):
         return float(state.values[k - 1] - state.values[k]) if len(state.values) > k else None
 
     def beside(self, state: State) -> Array | None:
-        rest = state.E[:, state.problem.k :]
+        if self._knows(state):
+            return None
+        k = state.problem.k
+        rest = state.E[:, k : k + BESIDE]
         return rest if rest.shape[1] else None
+
+    def known(self, state: State) -> tuple[Array, Array] | None:
+        if not self._knows(state):
+            return None
+        k, surrogate = state.problem.k, state.surrogate
+        rest = state.E[:, k : k + BESIDE]
+        shift = float(state.problem.weights @ surrogate.shift)
+        return rest, surrogate.apply(rest) - shift * rest
+
+    @staticmethod
+    def _knows(state: State) -> bool:
+        """Whether the models know directions after the cut too, because queries are wider than k."""
+        return state.sizes[0] >= state.problem.k + 3
 
     def lower_bound(self, state: State) -> float:
         return state.bound
