@@ -18,7 +18,7 @@ import pytest
 import grassia
 from grassia import geometry
 from grassia._blas import libraries
-from grassia.backends import get
+from grassia.backends import Processes, Threads, get
 from grassia.components import MatrixComponent
 from grassia.data import CallableLoader, MatrixLoader, NpyRowsLoader, as_components
 from grassia.errors import InvalidComponent, InvalidInput
@@ -383,11 +383,10 @@ def test_a_task_taken_back_too_late_is_answered_and_the_other_too(engine):
         assert post.gather(1)[0].task == late.id
 
 
-def test_a_deaf_task_is_finished_before_the_one_that_takes_its_place(engine, tmp_path):
+@pytest.mark.parametrize("kind", [Threads, Processes])
+def test_a_deaf_task_is_finished_before_the_one_that_takes_its_place(kind, tmp_path):
     """What cannot be cut short is not: its answer comes, or does not, and the next one comes anyway."""
-    with engine(1) as backend:
-        if backend.name in ("serial", "simulated"):
-            pytest.skip("nothing is under way here while the caller does something else")
+    with kind(1) as backend:
         post = Post(backend, loaders(1))
         until = tmp_path / "now"
         deaf = post.send(0, HOLD, until=str(until))
@@ -401,11 +400,10 @@ def test_a_deaf_task_is_finished_before_the_one_that_takes_its_place(engine, tmp
         assert {reply.task for reply in found} <= {deaf.id, other.id}
 
 
-def test_a_long_product_is_cut_short(engine, tmp_path):
+@pytest.mark.parametrize("kind", [Threads, Processes])
+def test_a_long_product_is_cut_short(kind, tmp_path):
     """A thousand products in tiles, one of which takes a noticeable time; the next task comes far earlier."""
-    with engine(1) as backend:
-        if backend.name in ("serial", "simulated"):
-            pytest.skip("nothing is under way here while the caller does something else")
+    with kind(1) as backend:
         file = tmp_path / "rows.npy"
         np.save(file, np.random.default_rng(0).standard_normal((4000, 300)))
         post = Post(backend, [NpyRowsLoader(file, 0, 4000, True)])

@@ -337,19 +337,6 @@ def test_an_interrupted_one_shot_is_replayed_to_where_it_was(tmp_path):
     assert again.vectors.tobytes() == recorded.vectors.tobytes()
 
 
-def test_a_time_limit_that_came_while_nothing_moved_is_replayed(tmp_path):
-    """Between the one round and its certificates there is nothing to do, and the clock runs on."""
-    problem = heterogeneous(n=2, d=6, k=2, seed=0)
-    log = tmp_path / "run.jsonl"
-    recorded = quietly(
-        problem.components, 2, solver=OneShot(), backend="threads", record=log, time_limit=0.45
-    )
-    again = grassia.replay(log, problem.components)
-    assert again.status is recorded.status is grassia.Status.TIME_LIMIT
-    assert again.vectors.tobytes() == recorded.vectors.tobytes()
-    assert again.certificate.sin_theta == recorded.certificate.sin_theta
-
-
 @pytest.mark.parametrize("backend", ["serial", "simulated", "threads"])
 def test_workers_lost_while_the_start_is_gathered_do_no_harm(backend):
     problem = heterogeneous(n=4, d=15, k=2, seed=0)

@@ -12,11 +12,14 @@ import grassia
 from grassia import datasets
 from grassia.backends import Processes, Serial, Simulated, Threads
 from grassia.backends.service import Fixed, LogNormal, Pareto, speeds, straggler
+from grassia.data import MatrixLoader
 from grassia.errors import InvalidInput
 from grassia.geometry import projection_distance
 from grassia.result import Status
+from grassia.server import Server
 from grassia.solvers import Nystrom
 from grassia.solvers.surrogate import Surrogate, ordered_basis
+from grassia.worker import Worker
 from problems import Dense, gaussian_rows, heterogeneous, leading_of_rows
 from test_certificate import check, random_problem
 from test_steps import PROBLEMS, WORLDS
@@ -380,3 +383,102 @@ def test_a_budget_that_forbids_the_default_memory_still_converges():
 def test_bad_parameters_are_refused(options):
     with pytest.raises(InvalidInput, match=next(iter(options))):
         Nystrom(**options)
+
+
+# -- questions that are taken back --------------------------------------------------------------------
+
+
+def asked_of(component, problem, service, **options):
+    """The tasks a component was sent, and the result."""
+    sent = []
+
+    class Watched(Simulated):
+        def send(self, task):
+            if task.component == component:
+                sent.append((self.now(), task))
+            super().send(task)
+
+    result = grassia.eigenspace(
+        problem.components, 2, backend=Watched(service, free_tasks=1), rng=0, **options
+    )
+    return sent, result
+
+
+def test_a_straggler_busy_with_the_random_start_is_asked_anew():
+    problem = heterogeneous(n=5, d=30, k=2, seed=0)
+    sent, result = asked_of(0, problem, straggler(5, 10.0), solver="nystrom")
+    taken_back = [(now, task) for now, task in sent if task.instead is not None]
+    assert result.converged
+    assert len(taken_back) == result.stats["tasks_withdrawn"] == 1
+    now, task = taken_back[0]
+    assert now == 3.0
+    assert task.instead == sent[1][1].id  # the first is the opening
+    assert result.stats["answers"][0] == len(sent) - 1
+
+
+def test_workers_of_like_speed_or_with_a_start_of_the_users_are_left_to_finish():
+    problem = heterogeneous(n=5, d=30, k=2, seed=0)
+    _, alike = asked_of(0, problem, Fixed((2.9, 1.0, 1.0, 1.0, 1.0)), solver="nystrom")
+    assert alike.stats["tasks_withdrawn"] == 0
+    start = np.linalg.qr(np.random.default_rng(1).standard_normal((30, 2)))[0]
+    sent, given = asked_of(0, problem, straggler(5, 10.0), solver="nystrom", v0=start)
+    assert alike.converged
+    assert given.converged
+    assert sent[1][1].version == 0  # asked about the start
+    assert all(task.instead != sent[1][1].id for _, task in sent)
+
+
+def test_a_certificate_does_not_wait_for_questions_it_has_made_pointless():
+    """One worker is out with the solver's question when the run is told to end."""
+    problem = heterogeneous(n=3, d=30, k=2, seed=1)
+    worker = Worker({i: MatrixLoader(A) for i, A in enumerate(problem.components)})
+    server = Server(Nystrom(), 2, [[0], [1], [2]], rng=np.random.default_rng(0))
+    held = None
+    tasks = server.ask()
+    for _ in range(6):
+        replies = []
+        for task in tasks:
+            if task.component == 0 and task.ordinal == 2:
+                held = task
+            else:
+                replies.append(worker.handle(task))
+        server.tell(replies)
+        tasks = server.ask()
+    assert held is not None
+    server.end(Status.TIME_LIMIT)
+    sweep = {task.component: task for task in [*tasks, *server.ask()]}
+    assert sweep[0].instead == held.id
+    blocks = [sweep[i].query.arrays["block"] for i in range(3)]
+    assert all(np.array_equal(block, blocks[0]) for block in blocks)
+    server.tell([worker.handle(sweep[i]) for i in range(3)])
+    before = server.ignored
+    server.tell([worker.handle(held)])  # too late, and no harm
+    assert server.ignored == before + 1
+
+
+def test_the_answer_is_the_same_whether_a_back_end_drops_or_finishes_what_is_taken_back():
+    problem = heterogeneous(n=5, d=30, k=2, seed=3)
+
+    class Stubborn(Simulated):
+        def _drop(self, site, number):
+            pass  # it goes on, and its answer comes in late
+
+    dropped, finished = (
+        grassia.eigenspace(
+            problem.components,
+            2,
+            weights=problem.weights,
+            solver="nystrom",
+            backend=kind(straggler(5, 10.0)),
+            rng=0,
+            tol=1e-9,
+        )
+        for kind in (Simulated, Stubborn)
+    )
+    assert dropped.converged
+    assert finished.converged
+    assert finished.stats["replies_ignored"] == 1
+    assert dropped.stats["replies_ignored"] == 0
+    assert dropped.stats["seconds"] < finished.stats["seconds"]
+    assert projection_distance(dropped.vectors, finished.vectors) <= 2e-9
+    assert projection_distance(dropped.vectors, problem.leading(2)) <= 1e-9

@@ -84,6 +84,8 @@ class Proposals:
         scale = float(np.max(np.abs(certificate.values)))
         if abs(optimistic) <= 1e-3 * scale:
             return Status.GAP_TOO_SMALL
+        if not at_floor and self._stalls < 2:
+            return None  # what was asked for is out of reach, but there is better to be had than this
         return Status.PRECISION if at_floor or hopeless else Status.STALLED
 
     def wrong_space(self, outcome: Outcome) -> bool:

@@ -250,11 +250,6 @@ class Replay(Backend):
             return [Lost(components, written[2], written[3])]
         return [Restored(components)]
 
-    @property
-    def at_control(self) -> bool:
-        """Whether the clock or the user ended the recorded run at this point."""
-        return bool(self._lines) and "c" in self._lines[0]
-
     def close(self) -> None:
         limits = getattr(self, "_limits", None)
         if limits is not None:
@@ -270,7 +265,8 @@ def replay_loop(server: Server, backend: Replay) -> None:
     """Drive a server through a log, checking the iterate after every batch."""
     backend.renew = server.renew
     with backend:
-        _send_due(server, backend)
+        for task in server.due():
+            backend.send(task)
         while server.status is None and not backend.finished:
             messages = backend.receive()
             server.tell(messages, backend.now())
@@ -288,27 +284,14 @@ def replay_loop(server: Server, backend: Replay) -> None:
                     server.end(status, sweeps=1)
                 else:
                     server.abandon(status)
-            _send_due(server, backend)
+            for task in server.due():
+                backend.send(task)
     if server.status is None:
         server.abandon(Status.INTERRUPTED)  # the recorded run was killed
     elif backend.recorded_end is not None and backend.recorded_end != server.status.name:
         raise ReplayMismatch(
             f"the recorded run ended as {backend.recorded_end}, the replay as {server.status.name}."
         )
-
-
-def _send_due(server: Server, backend: Replay) -> None:
-    """Send what is due; where nothing moves any more, do as the loop did: refine, then certify.
-
-    A turn of the loop in which nothing arrived is not in the log.
-    """
-    for _ in range(3):
-        tasks = server.ask()
-        for task in tasks:
-            backend.send(task)
-        if tasks or server.status is not None or backend.at_control:
-            return
-        server.check_alive()
 
 
 def encode_array(array: Array | None) -> dict[str, Any] | None:

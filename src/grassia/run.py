@@ -128,7 +128,7 @@ def run(
         backend.renew = server.renew
     try:
         with backend:
-            for task in server.ask():
+            for task in server.due():
                 backend.send(task)
             while server.status is None:
                 messages = backend.receive(POLL_SECONDS)
@@ -139,13 +139,10 @@ def run(
                 _mind_the_clock(server, clock, now, recorder)
                 if sum(hook(progress) is True for hook in hooks):  # every hook is called
                     _stop(server, Status.INTERRUPTED, recorder)
-                tasks = server.ask()
-                for task in tasks:
+                for task in server.due():
                     backend.send(task)
                 if recorder is not None:
                     recorder.turned()
-                if not messages and not tasks:
-                    server.check_alive()
     except KeyboardInterrupt:
         if server.problem is None:
             raise  # nothing was opened yet: there is nothing to give

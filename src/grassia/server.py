@@ -160,6 +160,15 @@ class Server:
             tasks.extend(self._in_place_of_others())
         return tasks
 
+    def due(self) -> list[Task]:
+        """As `ask`; where nothing moves any more the solver may refine its iterate, or it is certified."""
+        for _ in range(3):
+            tasks = self.ask()
+            if tasks or self.status is not None:
+                return tasks
+            self.check_alive()
+        return []
+
     def _sent(self, task: Task) -> Task:
         self._schedule.send(self._outstanding(task))
         self.sent_bytes += task.nbytes

@@ -22,7 +22,8 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any, ClassVar
 
-from grassia.backends.base import Backend, Faults, deal, threads_for
+from grassia._blas import ServerThreads
+from grassia.backends.base import Backend, Faults, cores, deal, threads_for
 from grassia.backends.drop import Drop
 from grassia.backends.shared import SharedStore, Slot, packed_size
 from grassia.errors import InvalidComponent, InvalidInput
@@ -78,6 +79,7 @@ class Processes(Backend):
         self._owner: dict[int, int] = {}
         self._mail: deque[Message] = deque()
         self._started = time.perf_counter()
+        self._server: ServerThreads | None = None
 
     def start(self, loaders: Sequence[Loader]) -> None:
         self.injector.check(len(loaders))
@@ -90,6 +92,8 @@ class Processes(Backend):
             self._workers.append(_Child(tuple(group), luggage, self.blas_threads))
         for worker in self._workers:
             worker.spawn()
+        # The server is one more who wants cores, beside its workers.
+        self._server = ServerThreads(max(1, cores() // (len(self.groups) + 1)))
 
     def _pack(self, loaders: Mapping[int, Loader]) -> bytes:
         try:
@@ -149,6 +153,9 @@ class Processes(Backend):
         self._workers.clear()
         self._mail.clear()
         self._store.close()
+        if self._server is not None:
+            self._server.end()
+            self._server = None
 
     def now(self) -> float:
         return time.perf_counter() - self._started

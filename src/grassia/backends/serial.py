@@ -2,55 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import ClassVar
 
-from grassia import _blas
+from grassia._blas import ServerThreads
 from grassia.backends.base import Backend, Faults
 from grassia.faults import Crash, perform
 from grassia.messages import Failure, Lost, Message, Restored, Task
 from grassia.worker import Loader, Worker
-
-
-class _ServerOnOneThread:
-    """BLAS on one thread but for the tasks, inside `with`.
-
-    The small problems of the server gain nothing by a second thread. What is worse, the threads of BLAS go on
-    waiting busily for some milliseconds after each, on the cores that the next product needs. Of
-    several runs at once in a process the first has its way and the others leave BLAS alone.
-    """
-
-    _lock: ClassVar[threading.Lock] = threading.Lock()
-    _taken: ClassVar[bool] = False
-
-    def __init__(self) -> None:
-        self.threads = _blas.threads()
-        with self._lock:
-            self._mine = (
-                [] if self._taken else [(library, library.num_threads) for library in _blas.libraries()]
-            )
-            type(self)._taken = True
-        self.__exit__()
-
-    def __enter__(self) -> None:
-        for library, threads in self._mine:
-            library.set_num_threads(threads)
-
-    def __exit__(self, *error: object) -> None:
-        for library, _ in self._mine:
-            library.set_num_threads(1)
-
-    def end(self) -> None:
-        """As it was before."""
-        if self._mine:
-            self.__enter__()
-            self._mine = []
-            with self._lock:
-                type(self)._taken = False
 
 
 class Serial(Backend):
@@ -64,14 +26,14 @@ class Serial(Backend):
         self._loaders: list[Loader] = []
         self._worker: Worker | None = None
         self._started = time.perf_counter()
-        self._blas: _ServerOnOneThread | None = None
+        self._blas: ServerThreads | None = None
 
     def start(self, loaders: Sequence[Loader]) -> None:
         self.injector.check(len(loaders))
         self._loaders = list(loaders)
         self.groups = [list(range(len(loaders)))]
         self._worker = Worker(dict(enumerate(self._loaders)))
-        self._blas = _ServerOnOneThread()
+        self._blas = ServerThreads()
         self.blas_threads = self._blas.threads
         self._started = time.perf_counter()
 
