@@ -84,8 +84,8 @@ class Certificate:
     rounding : float
         The allowance for rounding errors contained in the residual and in the bounds.
     claimed : bool
-        Whether the product `AW` is the solver's own, of single precision, and was not multiplied again but
-        checked by the products of random vectors. What is rigorous otherwise then has the confidence of
+        Whether the product `AW` is the solver's own and was not multiplied again but checked by the
+        products of random vectors. What is rigorous otherwise then has the confidence of
         `sin_theta`, and `rounding` contains how far that product can be off.
     """
 
@@ -178,11 +178,15 @@ class Certifier:
         Consistent sweeps at most; fewer are made when fewer do.
     confidence : float
         For the bounds that are not rigorous.
+    rigorous : bool
+        Whether the answer is to be multiplied once more by all components, even if the solver knows its
+        product: that takes one more sweep, and residuals and Ritz values are rigorous.
     """
 
     probes: int = 16
     max_sweeps: int = 40
     confidence: float = 0.999
+    rigorous: bool = False
 
     def __post_init__(self) -> None:
         require_count(self.probes, "`probes`")
@@ -208,6 +212,7 @@ def certify(
     known: tuple[Array, Array] | None = None,
     claimed: Array | None = None,
     near: tuple[Array, float] | None = None,
+    probed: tuple[Array, Array] | None = None,
 ) -> Generator[Array, Array, Outcome]:
     """Certify the best of the candidates (orthonormal d x k each); see the module's text.
 
@@ -234,6 +239,9 @@ def certify(
         it does not do, the candidate is multiplied after all.
     near : pair of ndarray (d, d) and float, optional
         A matrix close to A, and its eigenvalue after the cut. How close is for the probe to tell.
+    probed : pair of ndarrays (d, p), optional
+        The probe and its product, where they are there already: drawn without looking at the candidate, which
+        must not have been found with their help. With `claimed` it may need no sweep at all.
 
     Examples
     --------
@@ -254,21 +262,22 @@ def certify(
     # With a matrix at hand the probe need only measure how far off it is.
     p = certifier.width(d, k) if near is None else min(12, certifier.width(d, k))
     more = np.zeros((d, 0)) if beside is None else beside
-    if p == certifier.probes:
+    if probed is None and p == certifier.probes:
         # BLAS multiplies by whole fours of columns; what is left over costs the same with probes in it.
         p = min(d - k, p + -(p + more.shape[1] + (0 if claimed is not None else len(candidates) * k)) % 4)
-    probe = rng.standard_normal((d, p))
+    probe = rng.standard_normal((d, p)) if probed is None else probed[0]
+    p = probe.shape[1]
     trace = total if positive else None
-    sweeps = 1
+    nothing = np.zeros((d, 0))
+    sweeps = 0
 
-    def begin(W: Array, AW: Array, beyond: Array, claimed: bool) -> Explored:
-        """What is explored after the first sweep; `beyond` is the product of `more` and the probe."""
+    def begin(W: Array, AW: Array, A_more: Array, A_probe: Array, claimed: bool = False) -> Explored:
+        """What is explored to begin with."""
         values, turn = geometry.ritz(W, AW)
-        A_more, A_probe = np.split(beyond, [beyond.shape[1] - p], axis=1)
         explored = Explored(
             W @ turn, AW @ turn, values, trace, certifier.confidence, noise, probe, A_probe, claimed
         )
-        explored.add(more, A_more)
+        explored.add(more[:, : A_more.shape[1]], A_more)
         if near is not None:
             explored.compare(*near)
         elif known is not None:
@@ -276,21 +285,29 @@ def certify(
         explored.add_probe()
         return explored
 
+    A_more, A_probe = nothing, nothing if probed is None else probed[1]
     if claimed is not None and p > 0:
-        beyond = yield np.ascontiguousarray(np.hstack([more, probe]))
-        explored = begin(candidates[0], claimed, beyond, True)
+        if probed is None:
+            product = yield np.ascontiguousarray(np.hstack([more, probe]))
+            A_more, A_probe = np.split(product, [more.shape[1]], axis=1)
+            sweeps = 1
+        explored = begin(candidates[0], claimed, A_more, A_probe, True)
         certificate = _certificate(explored, tol, total, sweeps)
         if certificate.converged:
             W, AW = explored.W, explored.AW
             return Outcome(certificate, 0, W, AW, W, certificate.captured, math.inf)
-        product = yield np.ascontiguousarray(candidates[0])
-        sweeps = 2
-    else:
-        product = yield np.ascontiguousarray(np.hstack([*candidates, more, probe]))
-        product, beyond = np.split(product, [len(candidates) * k], axis=1)
+    # In one sweep all that was not multiplied yet.
+    rest = [more if A_more is nothing else nothing, probe if A_probe is nothing else nothing]
+    product = yield np.ascontiguousarray(np.hstack([*candidates, *rest]))
+    sweeps += 1
+    product, new_more, new_probe = np.split(
+        product, np.cumsum([len(candidates) * k, rest[0].shape[1]]), axis=1
+    )
+    A_more = new_more if A_more is nothing else A_more
+    A_probe = new_probe if A_probe is nothing else A_probe
     captured = [float(np.sum(W * product[:, j * k : (j + 1) * k])) for j, W in enumerate(candidates)]
     choice = int(np.argmax(captured))
-    explored = begin(candidates[choice], product[:, choice * k : (choice + 1) * k], beyond, False)
+    explored = begin(candidates[choice], product[:, choice * k : (choice + 1) * k], A_more, A_probe)
     W, AW, values = explored.W, explored.AW, explored.values
     while True:
         certificate = _certificate(explored, tol, total, sweeps)

@@ -23,6 +23,7 @@ class Outstanding:
     version: int
     informs: bool  # whether it tells the component the global mean
     sweep: Any  # the sweep it belongs to, if any
+    probing: int = 0  # so many of the last columns of its block are the probe's
 
 
 class Schedule:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,6 +35,7 @@ from grassia.messages import (
     checksum,
 )
 from grassia.moments import PooledMoments
+from grassia.probing import OPTION, EarlyProbe
 from grassia.result import Event, History, Result, Status, fix_signs
 from grassia.schedule import Outstanding, Schedule
 from grassia.solvers.base import Arrival, Problem, Solver
@@ -140,6 +141,7 @@ class Server:
         self._refined = False
         self._largest_parts = 0.0
         self._claimed: Array | None = None
+        self._early: EarlyProbe | None = None
         self._ending: Status | None = None
         self._outcome: Outcome | None = None
 
@@ -207,7 +209,8 @@ class Server:
 
     def _outstanding(self, task: Task) -> Outstanding:
         informs = "mean" in task.query.arrays
-        return Outstanding(task.id, task.component, task.version, informs, self._sweep)
+        probing = int(task.query.options.get(OPTION) or 0)
+        return Outstanding(task.id, task.component, task.version, informs, self._sweep, probing)
 
     def _task_for(self, worker: int) -> Task | None:
         no_rounds = self.phase == SOLVING and self._round is None
@@ -228,6 +231,8 @@ class Server:
                 return self.solver.sweep_query(self.state, component, self._sweep.block)
             return Query("apply", {"block": self._sweep.block})
         query = self.solver.ask(self.state, component)
+        if self._early is not None and self._early.wants(component) and self.answers[component] > 1:
+            query = self._early.beside(query)
         return self._lenient(query) if query is not None else None
 
     def _lenient(self, query: Query) -> Query:
@@ -284,11 +289,23 @@ class Server:
         self.replies += 1
         self.answers[reply.component] += 1
         self.busy_seconds[reply.component] += reply.elapsed
+        arrays = self._without_probe(task, reply.arrays)
         if task.sweep is not self._sweep:
             return  # an answer to the solver's own question, come in while the iterate is frozen
         version = 0 if self.state is None else self.solver.version(self.state)
         stale = version - task.version
-        arrivals.append(Arrival(reply.component, task.version, stale, reply.arrays, reply.scalars))
+        if arrays is not None:
+            arrivals.append(Arrival(reply.component, task.version, stale, arrays, reply.scalars))
+
+    def _without_probe(self, task: Outstanding, arrays: Mapping[str, Array]) -> Mapping[str, Array] | None:
+        """What is the solver's of an answer, None if nothing; the rest is kept for the certificate."""
+        if task.probing == 0:
+            return arrays
+        product = arrays["product"]
+        if self._early is not None:
+            self._early.take(task.component, product[:, -task.probing :])
+        rest = product[:, : -task.probing]
+        return {**arrays, "product": np.ascontiguousarray(rest)} if rest.shape[1] else None
 
     def _take_failure(self, failure: Failure) -> None:
         task = self._schedule.out(failure.component, failure.task)
@@ -381,6 +398,9 @@ class Server:
     def _begin(self, prepared: Any) -> None:
         assert self.problem is not None
         self.state = self.solver.init(self.problem, self._start, prepared)
+        if self.solver.vouches and self.n > 1 and not self.single and not self.certifier.rigorous:
+            probe = self.rng.standard_normal((self.problem.d, self.certifier.width(self.problem.d, self.k)))
+            self._early = EarlyProbe(probe, self.problem.weights) if probe.shape[1] else None
         self._enter_solving()
 
     def _enter_solving(self) -> None:
@@ -480,6 +500,12 @@ class Server:
             certifier = replace(certifier, max_sweeps=sweeps)
         held = self.solver.matrix(self.state)
         near, self._claimed = self._in_single(held) if len(candidates) == 1 else (None, None)
+        probed, claimed = None, self._claimed
+        early, self._early = self._early, None  # what a certificate found out may enter the next iterate
+        self._largest_parts = 0.0
+        if early is not None and early.complete and len(candidates) == 1:
+            probed, claimed = (early.block, early.product), self.solver.claimed(self.state)
+            self._largest_parts = float(early.parts.max())
         steps = certify(
             candidates,
             self.tol,
@@ -490,10 +516,10 @@ class Server:
             certifier=certifier,
             beside=self.solver.beside(self.state),
             known=self.solver.known(self.state),
-            claimed=self._claimed,
+            claimed=claimed,
             near=near,
+            probed=probed,
         )
-        self._largest_parts = 0.0
         if held is None or self.single:
             self._drive(steps, None)
         else:
@@ -505,7 +531,7 @@ class Server:
         Where the gap is so small that single precision cannot do, a check would be in vain.
         """
         after, claimed = self.solver.after(self.state), self.solver.claimed(self.state)
-        if not self.single or claimed is None or after is None:
+        if not self.single or self.certifier.rigorous or claimed is None or after is None:
             return None, None
         if held is not None:
             return (held[0], after), claimed

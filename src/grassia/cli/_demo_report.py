@@ -206,7 +206,8 @@ def in_words(certificate: Certificate | None) -> list[str]:
             f"Not certified: the bound on the sine is {sine.value:.3g}, asked: {certificate.tol:g}."
             f" The leading {certificate.identified} of {k} vectors are identified."
         ]
-    said.append(f"Residual norm {certificate.residual_norm:.3g}, rigorous.")
+    residual_how = how if certificate.claimed else "rigorous"
+    said.append(f"Residual norm {certificate.residual_norm:.3g}, {residual_how}.")
     if gap.value > 0.0:
         gap_how = "rigorous" if gap.rigorous else f"confidence {gap.confidence:g}"
         said.append(f"Eigengap after {k} at least {gap.value:.3g}, {gap_how}.")

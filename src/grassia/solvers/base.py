@@ -59,6 +59,8 @@ class Solver(ABC, Generic[StateT]):
     order: str = "cyclic"
     #: Whether the server may take back a question before it is answered: not where a worker remembers it.
     recalls: ClassVar[bool] = False
+    #: Whether `claimed` is as good as the iterate is, so that a certificate may begin with it.
+    vouches: ClassVar[bool] = False
 
     def server_bytes(self, n: int, d: int, k: int) -> int:
         """About how much memory the state takes on the server: a few iterates unless said otherwise."""
@@ -150,7 +152,7 @@ class Solver(ABC, Generic[StateT]):
     def claimed(self, state: StateT) -> Array | None:
         """The product of A with the iterate, where the method has it; verified, not trusted.
 
-        Asked for where products are of single precision: a certificate then needs not multiply `W` again.
+        A certificate then needs not multiply `W` again.
         """
         return None
 

@@ -118,6 +118,7 @@ class Krylov(Synchronous[Basis]):
     memory: int | str | None = None
 
     name: ClassVar[str] = "krylov"
+    vouches: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.width is not None and self.oversample is not None:

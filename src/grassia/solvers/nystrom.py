@@ -109,6 +109,7 @@ class Nystrom(Solver[State]):
 
     name: ClassVar[str] = "nystrom"
     recalls: ClassVar[bool] = True
+    vouches: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name in ("width", "memory"):
@@ -332,10 +333,18 @@ class Nystrom(Solver[State]):
     def known(self, state: State) -> tuple[Array, Array] | None:
         if not self._knows(state):
             return None
-        k, surrogate = state.problem.k, state.surrogate
+        k = state.problem.k
         rest = state.E[:, k : k + BESIDE]
-        shift = float(state.problem.weights @ surrogate.shift)
-        return rest, surrogate.apply(rest) - shift * rest
+        return rest, self._modelled(state, rest)
+
+    def claimed(self, state: State) -> Array | None:
+        return self._modelled(state, state.W) if state.solved else None
+
+    @staticmethod
+    def _modelled(state: State, X: Array) -> Array:
+        """The product with A, as far as the models know it."""
+        shift = float(state.problem.weights @ state.surrogate.shift)
+        return state.surrogate.apply(X) - shift * X
 
     @staticmethod
     def _knows(state: State) -> bool:

@@ -52,6 +52,7 @@ class LocalStart(Solver[State]):
         # The run is the inner solver's: it goes by its name, and keeps its ways.
         object.__setattr__(self, "name", self.inner.name)
         object.__setattr__(self, "recalls", self.inner.recalls)
+        object.__setattr__(self, "vouches", self.inner.vouches)
         object.__setattr__(self, "order", self.inner.order)
 
     def server_bytes(self, n: int, d: int, k: int) -> int:
