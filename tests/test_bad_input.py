@@ -13,6 +13,7 @@ from scipy.sparse.linalg import LinearOperator, aslinearoperator
 import grassia
 from grassia import GrassiaError, InvalidComponent, InvalidInput
 from grassia.data import NpyRowsLoader, OperatorLoader
+from grassia.geometry import projection_distance
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("nothing_is_left")]
 
@@ -353,3 +354,23 @@ def test_a_component_that_always_fails_is_an_error_that_names_it_and_the_cause(e
 def test_a_backend_that_is_still_to_come_says_so(name):
     with pytest.raises(InvalidInput, match="not in this version yet; use 'processes'"):
         grassia.eigenspace(np.eye(3), 1, backend=name)
+
+
+@pytest.mark.parametrize("solver", ["grassia", "power", "nystrom", "orthogonal", "krylov", "covariance"])
+@pytest.mark.parametrize("size", [1e-160, 1e-90, 1e-61, 1e61, 1e77])
+def test_data_whose_squares_leave_double_precision_are_refused(size, solver):
+    """Residuals of them would underflow, and anything would be certified."""
+    X = np.random.default_rng(0).standard_normal((60, 8)) * np.arange(8.0, 0.0, -1.0)
+    with pytest.raises(grassia.GrassiaError, match=r"[Ss]cale the data"):
+        grassia.eigenspace(grassia.from_rows(X * size, n_components=3), 2, solver=solver, rng=0)
+
+
+@pytest.mark.parametrize("size", [1e-55, 1e-20, 1e20, 1e55])
+def test_data_of_any_moderate_size_have_the_same_eigenspace(size):
+    X = np.random.default_rng(0).standard_normal((60, 8)) * np.arange(8.0, 0.0, -1.0)
+    plain, scaled = (
+        grassia.eigenspace(grassia.from_rows(X * s, n_components=3), 2, solver="nystrom", rng=0)
+        for s in (1.0, size)
+    )
+    assert scaled.converged
+    assert projection_distance(plain.vectors, scaled.vectors) <= 2e-6

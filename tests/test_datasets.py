@@ -209,3 +209,19 @@ def test_the_local_images_are_the_first_of_cifar():
     assert (found.X.shape, found.X.dtype) == ((5000, 3072), np.uint8)
     assert set(found.y) == set(range(10))
     assert datasets.load("cifar10", rows=7).X.shape == (7, 3072)
+
+
+def test_a_folder_variable_that_names_no_folder_is_called_so(monkeypatch, tmp_path):
+    monkeypatch.setenv("GRASSIA_DATA", str(tmp_path / "nowhere"))
+    with pytest.raises(DatasetUnavailable, match="must name a folder"):
+        datasets.load("a1a")
+
+
+def test_labels_are_checked_like_images(monkeypatch, tmp_path):
+    images = np.zeros((5000, 3072), dtype=np.uint8)
+    np.savez(tmp_path / "cifar10_train_5000.npz", images=images, labels=np.zeros(5000, dtype=np.uint8))
+    monkeypatch.setenv("GRASSIA_DATA", str(tmp_path))
+    # The images pass, so it is the labels that are refused.
+    monkeypatch.setattr(datasets, "_EXTRACT_SHA256", hashlib.sha256(images.tobytes()).hexdigest())
+    with pytest.raises(DatasetUnavailable, match="5000 labels"):
+        datasets.load("cifar10", rows=10)

@@ -133,7 +133,7 @@ def local(name: str) -> Path | None:
 
 
 def _source(name: str) -> Source:
-    if name not in _SOURCES:
+    if not isinstance(name, str) or name not in _SOURCES:
         known = ", ".join(map(repr, names()))
         raise InvalidInput(f"`name` must be one of {known}; got {name!r}.")
     return _SOURCES[name]
@@ -148,6 +148,11 @@ def _local(name: str, rows: int) -> Path | None:
     folder = os.environ.get(FOLDER_VARIABLE)
     if not folder:
         return None
+    if not Path(folder).is_dir():
+        raise DatasetUnavailable(
+            f"the environment variable {FOLDER_VARIABLE} must name a folder; got {folder!r}. Correct it, or "
+            "unset it to have data sets downloaded."
+        )
     if name == "cifar10" and rows <= _EXTRACT_ROWS and (Path(folder) / _EXTRACT).is_file():
         return Path(folder) / _EXTRACT
     files = _source(name).files
@@ -292,11 +297,12 @@ def _read_libsvm(name: str, path: Path, rows: int) -> Dataset:
 
 def _read_cifar(name: str, path: Path, rows: int) -> Dataset:
     images, labels = _read_extract(path) if path.name == _EXTRACT else _read_batches(path, rows)
-    if len(images) >= _EXTRACT_ROWS:
-        found = hashlib.sha256(images[:_EXTRACT_ROWS].tobytes()).hexdigest()
-        if found != _EXTRACT_SHA256:
+    wanted = {"images": _EXTRACT_SHA256, "labels": _EXTRACT_LABELS_SHA256}
+    for what, data in {"images": images, "labels": np.asarray(labels).astype(np.uint8)}.items():
+        found = hashlib.sha256(np.ascontiguousarray(data[:_EXTRACT_ROWS]).tobytes()).hexdigest()
+        if len(images) >= _EXTRACT_ROWS and found != wanted[what]:
             raise DatasetUnavailable(
-                f"the first {_EXTRACT_ROWS} images in {path} must have the SHA-256 {_EXTRACT_SHA256}; they "
+                f"the first {_EXTRACT_ROWS} {what} in {path} must have the SHA-256 {wanted[what]}; they "
                 f"have {found}. Remove the file, so that it is fetched anew."
             )
     return Dataset(name, images[:rows], labels[:rows])
@@ -346,6 +352,7 @@ _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist"
 # The first images as arrays: what a folder may have instead of the archive of all of them.
 _EXTRACT = "cifar10_train_5000.npz"
 _EXTRACT_ROWS = 5000
+_EXTRACT_LABELS_SHA256 = "0cbafd4dfb25472c7c0d137ea8e7920f0afa3475882651ef6f8825cb39e748fb"
 _EXTRACT_SHA256 = "8affcd79538b5c728450f75f56bc5d6ee93327f8dac9a9ff6c05ae204479598e"
 
 

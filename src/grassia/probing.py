@@ -1,8 +1,8 @@
 """A probe whose products are collected on the way, so that a certificate need not stop everybody.
 
 The random block of a certificate must not know the iterate, nor the iterate it. So it can be drawn at the
-start, and its products can come in at any time, a few columns more in an answer the solver waits for anyway, as
-long as the solver never sees them. When the solver has an iterate to propose, they are there.
+start, and its products can come in at any time, a few columns more in an answer the solver waits for anyway,
+as long as the solver never sees them. When the solver has an iterate to propose, they are there.
 """
 
 from __future__ import annotations

@@ -44,6 +44,7 @@ log = logging.getLogger("grassia")
 
 # What a product in single precision is off by, relatively, when all that can be said of it is by a probe.
 SINGLE_ERROR = 2.5e-8
+SMALLEST = 1e-120  # matrices of a size beyond this, or its inverse, are refused
 
 OPENING, PREPARING, SOLVING, CERTIFYING = "opening", "preparing", "solving", "certifying"
 
@@ -383,6 +384,7 @@ class Server:
         if not 1 <= self.k <= d:
             raise InvalidInput(f"`k` must satisfy 1 <= k <= n_features; got k={self.k}, n_features={d}.")
         weights, total, positive, noise = moments.finish()
+        _check_range(abs(total or 0.0))
         largest = max(len(group) for group in self._schedule.groups)
         self.single &= moments.single
         self._start, beyond = _starting_point(self.v0, d, self.k, self.rng)
@@ -469,6 +471,7 @@ class Server:
             self.end(Status.MAX_PASSES)
             return
         scale, gap = self.solver.scale(self.state), self.solver.gap(self.state)
+        _check_range(0.0 if scale == np.finfo(np.float64).tiny else scale)
         # In single precision a small residual gets stuck at rounding level, and not for any other reason.
         patience = 2.0 if self.single and residual <= 1e-5 * scale else None
         if self._proposals.due(residual, scale, gap, self.replies, patience):
@@ -687,6 +690,16 @@ class Server:
         raise GrassiaError(
             f"the run ended ({self.status and self.status.name}) before every component was opened, "
             "so there is no answer yet. Allow more time, or check the workers."
+        )
+
+
+def _check_range(size: float) -> None:
+    """Refuse a matrix whose squares, or their squares, would leave the range of double precision."""
+    if size != 0.0 and not SMALLEST < size < 1.0 / SMALLEST:
+        raise GrassiaError(
+            f"eigenvalues must be between {SMALLEST:g} and {1.0 / SMALLEST:g} for bounds on them to be worth "
+            f"anything in double precision; here they are of the size {size:.3g}. Scale the data (and its "
+            "weights) to a moderate size."
         )
 
 
