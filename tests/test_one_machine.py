@@ -207,3 +207,41 @@ def test_the_answer_of_single_precision_is_as_near_as_it_says(solver):
     assert projection_distance(result.vectors, exact[1][:, ::-1][:, :4]) <= result.certificate.sin_theta.value
     off = np.abs(result.values - exact[0][::-1][:4])
     assert np.all(off <= result.certificate.eigenvalue_errors)
+
+
+# -- what claims may not do -----------------------------------------------------------------------------
+
+
+def test_a_cut_through_a_multiple_eigenvalue_still_gives_the_largest_values():
+    """Eleven copies of each, blocks of eight: the certificate finds the copies that are missing."""
+    for seed in range(5):
+        A, _ = symmetric(np.r_[np.repeat([3.0, 2.0, 1.0], 11), np.zeros(16)], seed)
+        with pytest.warns(UserWarning, match="GAP_TOO_SMALL"):
+            result = grassia.eigenspace([A], 9, solver="krylov", rng=seed)
+        assert result.values == pytest.approx(np.full(9, 3.0))
+
+
+@pytest.mark.parametrize(("d", "k"), [(20, 15), (60, 50), (6, 3)])
+def test_errors_of_claims_are_not_forgotten_where_the_probe_has_little_room(d, k):
+    """The wrong space, wrong by a gap of a few errors of the claim: to certify it would be a lie."""
+    lies = 0
+    for seed in range(150):
+        rng = np.random.default_rng([d, seed])
+        V = np.linalg.qr(rng.standard_normal((d, d)))[0]
+        values = np.r_[np.linspace(2.0, 1.0, k - 1), 1.0 - 5e-7, 1.0, np.linspace(0.5, 0.1, d - k - 1)]
+        A = (V * values) @ V.T
+        W = V[:, :k]
+        steps = certify([W], 0.3, rng, claimed=spoilt(A @ W, 1e-7, seed))
+        lies += drive(steps, A)[0].certificate.converged
+    assert lies <= 3
+
+
+def test_bounds_that_rest_on_claims_are_not_called_theorems():
+    A, U = symmetric(1.0 / np.arange(1, 13))
+    W, rest = U[:, :3], U[:, 3:11]
+    known = (rest, spoilt(A @ rest, 1e-9))
+    outcome, _ = drive(certify([W], 1e-6, np.random.default_rng(0), known=known), A)
+    assert not outcome.certificate.next_value.rigorous
+    assert not outcome.certificate.sin_theta.rigorous
+    exact, _ = drive(certify([W], 1e-6, np.random.default_rng(0)), A)
+    assert exact.certificate.next_value.rigorous

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -116,3 +118,30 @@ def test_a_wide_start_saves_passes(rows, solver):
         assert result.converged
         passes[name] = result.stats["passes"]
     assert passes["wide"] < passes["narrow"]
+
+
+@pytest.mark.parametrize("backend", ["serial", "simulated"])
+def test_components_of_low_rank_do_not_keep_single_precision_waiting(backend):
+    """35 rows of 77 features each: models soon hold all of a component, and single precision nothing more."""
+    rng = np.random.default_rng(7)
+    X = (rng.standard_normal((105, 77)) * np.linspace(3.0, 0.3, 77)).astype(np.float32)
+    passes = {}
+    for precision in ("float32", "float64"):
+        components = grassia.from_rows(X, n_components=3)
+        result = grassia.eigenspace(
+            components, 2, solver="nystrom", backend=backend, tol=1e-4, rng=0, precision=precision
+        )
+        assert result.converged
+        passes[precision] = result.stats["passes"]
+    assert passes["float32"] <= passes["float64"] + 60
+
+
+def test_fewer_eigenpairs_than_asked_of_a_cluster_are_made_up_for():
+    """A driver of LAPACK that looks for some eigenpairs only may miss some of a tight cluster."""
+    for seed in range(6):
+        V = np.linalg.qr(np.random.default_rng(seed).standard_normal((145, 145)))[0]
+        A = (V * np.r_[np.full(35, 2.0), np.full(110, 2.0 - 1e-10)]) @ V.T
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            result = grassia.eigenspace([(A + A.T) / 2], 35, solver=Krylov(oversample=1), tol=1e-9, rng=seed)
+        assert result.vectors.shape == (145, 35)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -62,7 +63,6 @@ __all__ = [
 ]
 
 # Loaded when they are first asked for: a worker process needs few of them, and starts in half the time.
-_MODULES = ("backends", "datasets", "geometry", "solvers", "theory")
 _HOME = {
     "grassia.api": ("eigenspace", "replay"),
     "grassia.certificate": ("Bound", "Certificate", "Certifier"),
@@ -83,12 +83,12 @@ _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(f"grassia.{name}")
     if name == "__version__":
         value: Any = _version()
     elif name in _MODULE_OF:
         value = getattr(import_module(_MODULE_OF[name]), name)
+    elif not name.startswith("_") and find_spec(f"grassia.{name}") is not None:
+        value = import_module(f"grassia.{name}")
     else:
         raise AttributeError(f"module 'grassia' has no attribute {name!r}")
     globals()[name] = value

@@ -70,6 +70,8 @@ class Proposals:
 
     def verdict(self, outcome: Outcome) -> Status | None:
         """Whether to give up after a refused certificate, and why; None: there is hope."""
+        if self.wrong_space(outcome) and self._stalls < 2:
+            return None  # there is better to be had, also where the gap of it is too small
         certificate = outcome.certificate
         least = 2.0 * certificate.rounding  # no residual can be brought below this
         at_floor = certificate.residual_norm <= 5.0 * least

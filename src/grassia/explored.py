@@ -104,6 +104,8 @@ class Explored:
 
     def add(self, X: Array, AX: Array) -> None:
         """Take directions whose products are known, as far as they are new."""
+        # How much of the products of W and Q goes into those of the new directions, with their errors.
+        share = np.zeros((self.k + self.Q.shape[1], X.shape[1]))
         for _ in range(2):
             if X.shape[1] == 0:
                 return
@@ -119,7 +121,17 @@ class Explored:
             kept = size > _NEW**2 * max(float(size[-1]), float(np.finfo(np.float64).tiny))
             turn = turn[:, kept] / np.sqrt(size[kept])
             X, AX = X @ turn, AX @ turn
+            share = (share + overlap) @ turn
+        if self.uncertain and share.size:
+            inherited = self.doubt * float(np.linalg.norm(share[: self.k], 2))
+            inherited += self._slack * float(np.linalg.norm(share[self.k :]))
+            self._slack = math.hypot(self._slack, inherited)
         self.extend(X[:, : self.room], AX[:, : self.room])
+
+    @property
+    def uncertain(self) -> bool:
+        """Whether products were taken from somebody who claimed to know them."""
+        return self.claimed or self._slack > 0.0
 
     def add_known(self, X: Array, AX: Array) -> None:
         """Take directions with products that somebody claims to know; the probe must not depend on them.
@@ -238,16 +250,18 @@ class Explored:
             left = self._left()
             return -math.inf, left, left
         high = float(np.linalg.eigvalsh(self._T)[-1])
+        # What rests on claims that only the probe has checked is no theorem.
+        lower = high - self._slack - self.doubt
         if self.room == 0:
             exact = high + self.looseness
-            return high, exact, exact
+            return lower, math.inf if self.uncertain else exact, min(exact, self._near + self.rounding)
         # Left over: the tail of M Q outside of W and Q; only its Gram matrix matters.
         tail = self.MQ - self.Q @ self._T
         rigorous = self._trace_bound(high, tail)
         least = min(rigorous, self._near + self.rounding)
         if not least <= wanted:
             least = min(least, self._probe_bound(high, tail.T @ tail, rigorous, wanted))
-        return high, rigorous, least
+        return lower, math.inf if self.uncertain else rigorous, least
 
     def _left(self) -> float:
         """What the trace leaves for the unexplored part of `M`."""

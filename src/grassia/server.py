@@ -473,7 +473,10 @@ class Server:
         scale, gap = self.solver.scale(self.state), self.solver.gap(self.state)
         _check_range(0.0 if scale == np.finfo(np.float64).tiny else scale)
         # In single precision a small residual gets stuck at rounding level, and not for any other reason.
-        patience = 2.0 if self.single and residual <= 1e-5 * scale else None
+        # Models of components of low rank may get stuck far above. A refused certificate ends the leniency.
+        patience = None
+        if self.single:
+            patience = 2.0 if residual <= 1e-5 * scale else 20.0
         if self._proposals.due(residual, scale, gap, self.replies, patience):
             self._certify()
 

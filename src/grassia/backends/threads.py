@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import ClassVar
 
-from threadpoolctl import threadpool_limits
-
+from grassia._blas import ServerThreads
 from grassia.backends.base import Backend, Faults, deal, threads_for
 from grassia.faults import Crash, Injector, perform
 from grassia.interruption import Withdrawn, watching
@@ -86,7 +85,7 @@ class Threads(Backend):
         self._outbox: _Mail = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._owner: dict[int, int] = {}
-        self._limits: threadpool_limits | None = None
+        self._limits: ServerThreads | None = None
         self._started = time.perf_counter()
 
     def start(self, loaders: Sequence[Loader]) -> None:
@@ -94,7 +93,7 @@ class Threads(Backend):
         self.groups = deal(len(loaders), self._wanted, MOST_THREADS)
         self._owner = {i: w for w, group in enumerate(self.groups) for i in group}
         self.blas_threads = threads_for(len(self.groups), self._wanted_blas)
-        self._limits = threadpool_limits(limits=self.blas_threads)
+        self._limits = ServerThreads(self.blas_threads)
         self._started = time.perf_counter()
         # New ones for every start: a thread that outlived the last `close` keeps the old ones.
         self._outbox = queue.SimpleQueue()
@@ -133,7 +132,7 @@ class Threads(Backend):
         self._threads.clear()
         self._desks.clear()
         if self._limits is not None:
-            self._limits.restore_original_limits()
+            self._limits.end()
             self._limits = None
 
     def now(self) -> float:

@@ -89,6 +89,8 @@ class Covariance(Synchronous[Collected]):
             return replace(state, residual=residual), state.W
         d, k = state.problem.d, state.problem.k
         found, vectors = eigh(product, subset_by_index=[max(0, d - k - MORE), d - 1])
+        if len(found) < min(d, k + MORE):  # that driver may miss some of a tight cluster
+            found, vectors = np.linalg.eigh(product)
         values = np.ascontiguousarray(found[::-1])
         vectors = np.ascontiguousarray(vectors[:, ::-1])
         W = np.ascontiguousarray(vectors[:, :k])

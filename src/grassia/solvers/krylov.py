@@ -80,6 +80,8 @@ class Basis:
             values, turn = np.linalg.eigh(H)
         else:  # far cheaper than all of them
             values, turn = eigh(H, subset_by_index=[p - count, p - 1], check_finite=False)
+            if len(values) < count:  # that driver may miss some of a tight cluster
+                values, turn = np.linalg.eigh(H)
         return values[::-1][:count], turn[:, ::-1][:, :count]
 
     def turned(self, turn: Array) -> Basis:
