@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import importlib
 import itertools
 import os
 import re
@@ -14,7 +15,6 @@ from functools import cache
 
 import numpy as np
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from scipy.sparse.linalg import LinearOperator
 
 import grassia
@@ -26,6 +26,8 @@ from grassia.experiments.protocol import GRASSIA, Group
 from grassia.experiments.report import Results
 from grassia.experiments.reproduce import Reproduction
 from grassia.geometry import geodesic_distance
+
+pytest.importorskip("matplotlib")  # the figures need the extra `plot`
 
 PASSES = Range("samples", 6.0, 7)
 TICKS = Range("time", 30.0, 31)
@@ -318,7 +320,7 @@ def test_a_legend_hides_nothing_and_no_two_lines_look_alike_in_grey(panels, labe
     x = np.linspace(0.0, 1.0, 50)
     lines = [Line(f"{label} {i}", x, np.exp(-i * x)[None, :], i) for i in range(12)]
     figure = compose([Panel("", "x", "y", lines)] * panels)
-    FigureCanvasAgg(figure).draw()
+    importlib.import_module("matplotlib.backends.backend_agg").FigureCanvasAgg(figure).draw()
     (legend,) = figure.legends
     box = legend.get_window_extent()
     for axes in figure.axes:
