@@ -323,7 +323,7 @@ def _header(server: Server, engine: Backend, weights: Array | None, start: Array
         "weights": encode_array(weights),
         "v0": v0,
         "rng": server.rng.bit_generator.state,
-        "solver": {"name": solver.name, **dataclasses.asdict(solver)},  # type: ignore[call-overload]
+        "solver": {"name": solver.name, **solvers.parameters(solver)},
         "certifier": dataclasses.asdict(server.certifier),
         "limits": dataclasses.asdict(server.limits),
         "single": server.single,
@@ -331,9 +331,7 @@ def _header(server: Server, engine: Backend, weights: Array | None, start: Array
 
 
 def _solver_from(written: dict[str, Any], v0: dict[str, Any] | None) -> Solver[Any]:
-    parameters = dict(written)
-    default = solvers.get(parameters.pop("name"))
-    solver: Solver[Any] = dataclasses.replace(default, **parameters)  # type: ignore[type-var]
+    solver = solvers.make(**written)
     if v0 is not None and "local" in v0:
         return LocalStart(solver, solvers.OneShot(**v0["local"]))
     return solver

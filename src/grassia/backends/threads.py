@@ -49,14 +49,15 @@ class _Desk:
     def stopped(self) -> bool:
         return self._stopped
 
-    def dropped(self, number: int) -> bool:
-        return number in self._dropped
+    def unwanted(self, number: int) -> bool:
+        """Whether the answer to a task is wanted no more, or nothing is."""
+        return self._stopped or number in self._dropped
 
     def sleep(self, seconds: float, number: int) -> None:
         """An injected delay of a task; ends when the task is dropped or the worker stopped."""
         with self._changed:
-            self._changed.wait_for(lambda: self._stopped or number in self._dropped, seconds)
-        if self.dropped(number):
+            self._changed.wait_for(lambda: self.unwanted(number), seconds)
+        if number in self._dropped:
             raise Withdrawn
 
 
@@ -147,7 +148,7 @@ def _serve(loaders: dict[int, Loader], injector: Injector, desk: _Desk, outbox: 
         number = task.id
         plan = injector.plan(task.component, task.ordinal)
         try:
-            with watching(lambda number=number: desk.stopped or desk.dropped(number)):  # type: ignore[misc]
+            with watching(partial(desk.unwanted, number)):
                 # Waiting at the desk instead of sleeping lets an injected delay be ended.
                 pause = partial(desk.sleep, number=number)
                 pause(0.0)  # it may have been dropped before it began

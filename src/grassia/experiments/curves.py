@@ -46,7 +46,7 @@ class Method:
 
     def make(self) -> Solver[Any]:
         """The solver object."""
-        return dataclasses.replace(solvers.get(self.solver), **dict(self.parameters))  # type: ignore[type-var]
+        return solvers.make(self.solver, **dict(self.parameters))
 
     def with_step(self, step: float) -> Method:
         """The same with another step."""
@@ -86,7 +86,7 @@ class Task:
         """What a kept curve must carry to be this one; the label on it does not matter."""
         written = dataclasses.asdict(self)
         del written["method"]["label"]
-        solver = dataclasses.asdict(self.method.make())  # type: ignore[call-overload]
+        solver = solvers.parameters(self.method.make())
         text = json.dumps([REVISION, written, solver, fingerprint], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()
 

@@ -205,7 +205,7 @@ def _run(point: Point, problem: Instance, step: float | None, seed: int, most: f
         result = grassia.eigenspace(
             problem.parts,
             row.k,
-            solver=dataclasses.replace(solvers.get(row.solver), **parameters),  # type: ignore[type-var]
+            solver=solvers.make(row.solver, **parameters),
             backend=_engine(row, point.slowness),
             tol=1e-15,
             v0=problem.start,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from grassia.errors import InvalidInput
@@ -42,7 +43,9 @@ __all__ = [
     "Solver",
     "VrPca",
     "get",
+    "make",
     "names",
+    "parameters",
 ]
 
 _BY_NAME: dict[str, type[Solver[Any]]] = {
@@ -70,6 +73,24 @@ _BY_NAME: dict[str, type[Solver[Any]]] = {
 def names() -> list[str]:
     """The names `get` knows."""
     return sorted(_BY_NAME)
+
+
+def parameters(solver: Solver[Any]) -> dict[str, Any]:
+    """What a solver was made with; every solver is a frozen dataclass.
+
+    >>> parameters(get("oja"))
+    {'step': 'auto', 'decay': None, 'order': 'shuffled'}
+    """
+    return dataclasses.asdict(solver)  # type: ignore[call-overload, no-any-return]
+
+
+def make(name: str, **chosen: Any) -> Solver[Any]:
+    """The solver of this name, with some parameters chosen and the others as they come.
+
+    >>> make("oja", step=0.1)
+    Oja(step=0.1, decay=None, order='shuffled')
+    """
+    return type(get(name))(**chosen)
 
 
 def get(solver: str | Solver[Any]) -> Solver[Any]:
