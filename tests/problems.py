@@ -121,3 +121,9 @@ def recorded_sets(log, n):
         before += len(batch)
         assert before <= 2 * n or before - len(batch) >= 2 * n or before == 2 * n
     return sets
+
+
+def low_rank(rank: int, d: int, n: int) -> list[np.ndarray]:
+    """n equal matrices of this rank, with eigenvalues 2..1."""
+    basis = np.linalg.qr(np.random.default_rng(3).standard_normal((d, rank)))[0]
+    return [(basis * np.linspace(2.0, 1.0, rank)) @ basis.T] * n

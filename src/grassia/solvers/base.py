@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -45,6 +45,14 @@ class Arrival:
     staleness: int
     arrays: Mapping[str, Array]
     scalars: Mapping[str, Scalar]
+
+
+class _Iterate(Protocol):
+    """What most states have."""
+
+    version: int
+    W: Array
+    residual: float | None
 
 
 class Solver(ABC, Generic[StateT]):
@@ -97,17 +105,20 @@ class Solver(ABC, Generic[StateT]):
         """The worker that held this component died, with whatever it had cached."""
         return state
 
-    @abstractmethod
     def version(self, state: StateT) -> int:
-        """How many times the iterate has moved."""
+        """How many times the iterate has moved; `state.version`, unless said otherwise."""
+        return cast(_Iterate, state).version
 
-    @abstractmethod
     def subspace(self, state: StateT) -> Array:
-        """The current iterate, orthonormal (d, k)."""
+        """The current iterate, orthonormal (d, k); `state.W`, unless said otherwise."""
+        return cast(_Iterate, state).W
 
-    @abstractmethod
     def residual(self, state: StateT) -> float | None:
-        """Estimated norm of the residual of the iterate, however stale; None before there is one."""
+        """Estimated norm of the residual of the iterate, however stale; None before there is one.
+
+        `state.residual`, unless said otherwise.
+        """
+        return cast(_Iterate, state).residual
 
     @abstractmethod
     def scale(self, state: StateT) -> float:

@@ -159,15 +159,6 @@ class Dsag(Solver[State]):
         state = replace(state, products=products, lowest=lowest, heard=heard, fresh=fresh)
         return self._move(state) if len(fresh) >= self._wanted(state.problem.n) else state
 
-    def version(self, state: State) -> int:
-        return state.version
-
-    def subspace(self, state: State) -> Array:
-        return state.W
-
-    def residual(self, state: State) -> float | None:
-        return state.residual
-
     def scale(self, state: State) -> float:
         captured = float(np.sum(state.W * state.products.total))
         return max(abs(captured) / state.problem.k, float(np.finfo(np.float64).tiny))

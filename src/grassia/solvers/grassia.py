@@ -157,12 +157,6 @@ class Grassia(Solver[State]):
     def lost(self, state: State, component: int) -> State:
         return replace(state, gradients=state.gradients.lost(component))
 
-    def version(self, state: State) -> int:
-        return state.version
-
-    def subspace(self, state: State) -> Array:
-        return state.W
-
     def residual(self, state: State) -> float | None:
         return float(np.linalg.norm(state.G)) / 2.0 if state.gradients.started else None
 

@@ -305,12 +305,6 @@ class Nystrom(Solver[State]):
         Q = state.surrogate.basis(i)
         state.outside[i] = spectral_norm(state.W - Q @ (Q.T @ state.W))
 
-    def version(self, state: State) -> int:
-        return state.version
-
-    def subspace(self, state: State) -> Array:
-        return state.W
-
     def residual(self, state: State) -> float | None:
         if not state.solved or not np.isfinite(state.error).all():
             return None

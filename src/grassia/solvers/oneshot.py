@@ -134,15 +134,6 @@ class OneShot(Solver[State]):
                 state = self._measure(state, state.round, arrival)
         return state
 
-    def version(self, state: State) -> int:
-        return state.version
-
-    def subspace(self, state: State) -> Array:
-        return state.W
-
-    def residual(self, state: State) -> float | None:
-        return state.residual
-
     def scale(self, state: State) -> float:
         values = np.zeros(1) if state.values is None else state.values
         return max(float(np.mean(np.abs(values))), float(np.finfo(np.float64).tiny))

@@ -135,15 +135,6 @@ class Power(Solver[State]):
     def lost(self, state: State, component: int) -> State:
         return replace(state, products=state.products.lost(component))
 
-    def version(self, state: State) -> int:
-        return state.version
-
-    def subspace(self, state: State) -> Array:
-        return state.W
-
-    def residual(self, state: State) -> float | None:
-        return state.residual
-
     def scale(self, state: State) -> float:
         captured = float(np.sum(state.W * state.Y))
         return max(abs(captured) / state.problem.k, float(np.finfo(np.float64).tiny))

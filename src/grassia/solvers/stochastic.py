@@ -115,12 +115,6 @@ class Stochastic(Solver[State]):
             state = self._move(state, arrival)
         return state
 
-    def version(self, state: State) -> int:
-        return state.version
-
-    def subspace(self, state: State) -> Array:
-        return state.W
-
     def residual(self, state: State) -> float | None:
         return state.estimate.residual
 

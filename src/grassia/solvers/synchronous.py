@@ -110,15 +110,6 @@ class Synchronous(Solver[State[MethodT]], Generic[MethodT]):
         begun = Round.of(block, state.problem.n, number)
         return replace(state, round=begun, version=state.version + (state.W is not before))
 
-    def version(self, state: State[MethodT]) -> int:
-        return state.version
-
-    def subspace(self, state: State[MethodT]) -> Array:
-        return state.W
-
-    def residual(self, state: State[MethodT]) -> float | None:
-        return state.residual
-
     def scale(self, state: State[MethodT]) -> float:
         values = np.zeros(1) if state.values is None else state.values
         return max(float(np.mean(np.abs(values))), float(np.finfo(np.float64).tiny))

@@ -160,12 +160,6 @@ class VrPca(Solver[State]):
                 state = self._anchored(state, waiting.total)
         return state
 
-    def version(self, state: State) -> int:
-        return state.version
-
-    def subspace(self, state: State) -> Array:
-        return state.W
-
     def residual(self, state: State) -> float | None:
         return None if state.anchor is None else state.anchor.residual
 
