@@ -370,12 +370,13 @@ def test_a_tolerance_above_the_noise_floor_is_certified(problem, solver, backend
 @each_noisy
 @pytest.mark.parametrize("backend", [Serial, lambda: Simulated(Fixed([1, 2])), Threads])
 def test_a_noise_floor_ends_the_run_as_stalled(solver, backend):
-    target = heterogeneous(n=2, d=10, k=2, seed=1)
-    result = solve(target, 2, solver, backend=backend(), tol=1e-8)
+    target, tol = heterogeneous(n=2, d=10, k=2, seed=1), 1e-8
+    result = solve(target, 2, solver, backend=backend(), tol=tol)
     assert result.status is Status.STALLED
     assert result.stats["passes"] <= 3_000
     distance = projection_distance(result.vectors, target.leading(2))
-    assert 1e-5 <= distance <= result.certificate.sin_theta.value <= 0.5
+    # How far above the tolerance the floor lies is for the threads' order of arrival to say.
+    assert tol < distance <= result.certificate.sin_theta.value <= 0.5
 
 
 @pytest.mark.parametrize("name", ["oja", "delayed-oja"])

@@ -121,4 +121,4 @@ def test_an_early_probe_adds_up_each_answer_once():
         probe.take(i, matrices[i] @ probe.block)
     assert probe.complete
     expected = sum(w * M for w, M in zip(weights, matrices, strict=True)) @ probe.block
-    np.testing.assert_allclose(probe.product, expected, atol=1e-14)
+    np.testing.assert_allclose(probe.total, expected, atol=1e-14)

@@ -8,39 +8,23 @@ as long as the solver never sees them. When the solver has an iterate to propose
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from grassia.consistent import ConsistentProduct
 from grassia.messages import Array, Query
+from grassia.solvers.base import Solver
 
 OPTION = "probe"  # the option of a query that says how many of its last columns are the probe's
 
 
-class EarlyProbe:
-    """The probe of the first certificate of a run.
+# What a product in single precision is off by, relatively, when all that can be said of it is by a probe.
+SINGLE_ERROR = 2.5e-8
 
-    Parameters
-    ----------
-    block : ndarray (d, p)
-        Independent standard normal numbers.
-    weights : ndarray (n,)
-        Of the components.
-    """
 
-    def __init__(self, block: Array, weights: Array) -> None:
-        self.block, self._weights = block, weights
-        self._missing = set(range(len(weights)))
-        self._lengths = np.linalg.norm(block, axis=0)
-        self.product = np.zeros_like(block)
-        self.parts = np.zeros(block.shape[1])  # how long the parts of each column are, added up
-
-    @property
-    def complete(self) -> bool:
-        """Whether every component has answered."""
-        return not self._missing
-
-    def wants(self, component: int) -> bool:
-        return component in self._missing
+class EarlyProbe(ConsistentProduct):
+    """The product with the probe of the first certificate of a run: a block of standard normal numbers."""
 
     def beside(self, query: Query | None) -> Query | None:
         """The query with the probe beside its block; the probe alone where there is no query."""
@@ -52,10 +36,20 @@ class EarlyProbe:
         options = {**query.options, OPTION: self.block.shape[1]}
         return replace(query, arrays={**query.arrays, "block": block}, options=options)
 
-    def take(self, component: int, product: Array) -> None:
-        """One component's answer; a second one changes nothing."""
-        if component in self._missing:
-            self._missing.discard(component)
-            weight = float(self._weights[component])
-            self.product += weight * product
-            self.parts += weight * np.linalg.norm(product, axis=0) / self._lengths
+
+def claims_in_single(
+    solver: Solver[Any], state: Any, tol: float
+) -> tuple[tuple[Array, float] | None, Array | None]:
+    """What a solver has in single precision for a certificate to check: a matrix close to A, and `A W`.
+
+    Where the gap is so small that single precision cannot do, a check would be in vain.
+    """
+    held, after, claimed = solver.matrix(state), solver.after(state), solver.claimed(state)
+    if claimed is None or after is None:
+        return None, None
+    if held is not None:
+        return (held[0], after), claimed
+    values = np.sum(solver.subspace(state) * claimed, axis=0)
+    heights = np.maximum(values - after, np.finfo(np.float64).tiny)
+    errors = SINGLE_ERROR * float(np.max(np.abs(values))) / heights
+    return None, claimed if float(np.linalg.norm(errors)) <= 0.5 * tol else None

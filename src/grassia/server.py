@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from grassia import geometry
 from grassia.certificate import Certificate, Certifier, Outcome, certify
+from grassia.consistent import Sweep
 from grassia.convergence import Proposals, better
 from grassia.errors import GrassiaError, InvalidComponent, InvalidInput
 from grassia.messages import (
@@ -35,16 +35,13 @@ from grassia.messages import (
     checksum,
 )
 from grassia.moments import PooledMoments
-from grassia.probing import OPTION, EarlyProbe
+from grassia.probing import OPTION, EarlyProbe, claims_in_single
 from grassia.result import Event, History, Result, Status, fix_signs
 from grassia.schedule import Outstanding, Schedule
 from grassia.solvers.base import Arrival, Problem, Solver
+from grassia.starting import check_range, starting_point
 
 log = logging.getLogger("grassia")
-
-# What a product in single precision is off by, relatively, when all that can be said of it is by a probe.
-SINGLE_ERROR = 2.5e-8
-SMALLEST = 1e-120  # matrices of a size beyond this, or its inverse, are refused
 
 OPENING, PREPARING, SOLVING, CERTIFYING = "opening", "preparing", "solving", "certifying"
 
@@ -135,7 +132,7 @@ class Server:
         self.state: Any = None
         self.problem: Problem | None = None
         self._round: int | None = None
-        self._sweep: _Sweep | None = None
+        self._sweep: Sweep | None = None
 
         self._proposals = Proposals(tol, self.n, self.limits.stall_passes)
         self._best: tuple[float, Array] | None = None
@@ -384,10 +381,10 @@ class Server:
         if not 1 <= self.k <= d:
             raise InvalidInput(f"`k` must satisfy 1 <= k <= n_features; got k={self.k}, n_features={d}.")
         weights, total, positive, noise = moments.finish()
-        _check_range(abs(total or 0.0))
+        check_range(abs(total or 0.0))
         largest = max(len(group) for group in self._schedule.groups)
         self.single &= moments.single
-        self._start, beyond = _starting_point(self.v0, d, self.k, self.rng)
+        self._start, beyond = starting_point(self.v0, d, self.k, self.rng)
         cold = self.v0 is None
         self.problem = Problem(self.n, d, self.k, weights, total, positive, largest, noise, beyond, cold)
         steps = self.solver.prepare(self.problem, self.rng)
@@ -471,7 +468,7 @@ class Server:
             self.end(Status.MAX_PASSES)
             return
         scale, gap = self.solver.scale(self.state), self.solver.gap(self.state)
-        _check_range(0.0 if scale == np.finfo(np.float64).tiny else scale)
+        check_range(0.0 if scale == np.finfo(np.float64).tiny else scale)
         # In single precision a small residual gets stuck at rounding level, and not for any other reason.
         # Models of components of low rank may get stuck far above. A refused certificate ends the leniency.
         patience = None
@@ -505,12 +502,14 @@ class Server:
         if sweeps is not None:
             certifier = replace(certifier, max_sweeps=sweeps)
         held = self.solver.matrix(self.state)
-        near, self._claimed = self._in_single(held) if len(candidates) == 1 else (None, None)
+        near, self._claimed = None, None
+        if self.single and not certifier.rigorous and len(candidates) == 1:
+            near, self._claimed = claims_in_single(self.solver, self.state, self.tol)
         probed, claimed = None, self._claimed
         early, self._early = self._early, None  # what a certificate found out may enter the next iterate
         self._largest_parts = 0.0
         if early is not None and early.complete and len(candidates) == 1:
-            probed, claimed = (early.block, early.product), self.solver.claimed(self.state)
+            probed, claimed = (early.block, early.total), self.solver.claimed(self.state)
             self._largest_parts = float(early.parts.max())
         steps = certify(
             candidates,
@@ -530,21 +529,6 @@ class Server:
             self._drive(steps, None)
         else:
             self._certify_at_once(steps, *held)
-
-    def _in_single(self, held: tuple[Array, float] | None) -> tuple[tuple[Array, float] | None, Array | None]:
-        """What there is in single precision for a certificate to check: a matrix close to A, and `A W`.
-
-        Where the gap is so small that single precision cannot do, a check would be in vain.
-        """
-        after, claimed = self.solver.after(self.state), self.solver.claimed(self.state)
-        if not self.single or self.certifier.rigorous or claimed is None or after is None:
-            return None, None
-        if held is not None:
-            return (held[0], after), claimed
-        values = np.sum(self.solver.subspace(self.state) * claimed, axis=0)
-        heights = np.maximum(values - after, np.finfo(np.float64).tiny)
-        errors = SINGLE_ERROR * float(np.max(np.abs(values))) / heights
-        return None, claimed if float(np.linalg.norm(errors)) <= 0.5 * self.tol else None
 
     def _certify_at_once(self, steps: Generator[Array, Array, Outcome], matrix: Array, parts: float) -> None:
         """The server holds A: no worker needs to be asked."""
@@ -574,27 +558,25 @@ class Server:
             else:
                 self._judge(end.value)
             return
+        assert self.problem is not None
         first = product is None
-        self._sweep = _Sweep(steps, block, self.n, first, first and self._claimed is None)
+        self._sweep = Sweep(steps, block, self.problem.weights, first, first and self._claimed is None)
         self._schedule.new_round()
 
-    def _absorb_sweep(self, sweep: _Sweep, arrivals: list[Arrival]) -> None:
+    def _absorb_sweep(self, sweep: Sweep, arrivals: list[Arrival]) -> None:
         assert self.problem is not None
         for arrival in arrivals:
             product = arrival.arrays["product"]
             self.products += 1
-            lengths = np.linalg.norm(product, axis=0) / np.linalg.norm(sweep.block, axis=0)
-            sweep.parts += self.problem.weights[arrival.component] * lengths
-            sweep.sum += self.problem.weights[arrival.component] * product
-            sweep.awaiting -= 1
+            sweep.take(arrival.component, product)
             if sweep.of_iterate and self.phase == CERTIFYING:
                 self.state = self.solver.sweep_tell(self.state, arrival.component, product[:, : self.k])
-        if sweep.awaiting == 0:
+        if sweep.complete:
             self._largest_parts = max(self._largest_parts, float(sweep.parts.max()))
             if sweep.first and self.phase == CERTIFYING:
-                exact = sweep.sum[:, : self.k] if self._claimed is None else self._claimed
+                exact = sweep.total[:, : self.k] if self._claimed is None else self._claimed
                 self.state = self.solver.sweep_done(self.state, exact)
-            self._drive(sweep.steps, sweep.sum)
+            self._drive(sweep.steps, sweep.total)
 
     def _judge(self, outcome: Outcome) -> None:
         """Accept the certificate, or say why not and go on."""
@@ -694,45 +676,3 @@ class Server:
             f"the run ended ({self.status and self.status.name}) before every component was opened, "
             "so there is no answer yet. Allow more time, or check the workers."
         )
-
-
-def _check_range(size: float) -> None:
-    """Refuse a matrix whose squares, or their squares, would leave the range of double precision."""
-    if size != 0.0 and not SMALLEST < size < 1.0 / SMALLEST:
-        raise GrassiaError(
-            f"eigenvalues must be between {SMALLEST:g} and {1.0 / SMALLEST:g} for bounds on them to be worth "
-            f"anything in double precision; here they are of the size {size:.3g}. Scale the data (and its "
-            "weights) to a moderate size."
-        )
-
-
-class _Sweep:
-    """A consistent product in progress: `sum w_i A_i block` over components heard so far.
-
-    `first` of a certificate; `of_iterate`: its first k columns are the iterate.
-    """
-
-    def __init__(
-        self, steps: Generator[Array, Array, Any], block: Array, n: int, first: bool, of_iterate: bool
-    ) -> None:
-        self.steps, self.block, self.first, self.of_iterate = steps, block, first, of_iterate
-        self.sum = np.zeros_like(block)
-        self.parts = np.zeros(block.shape[1])  # how long the parts of each column are, added up
-        self.awaiting = n
-
-
-def _starting_point(v0: Array | None, d: int, k: int, rng: np.random.Generator) -> tuple[Array, Array | None]:
-    """(the iterate to start from, more directions beside it or None)."""
-    if v0 is None:
-        return np.asarray(geometry.random_point(d, k, rng)), None
-    if v0.shape[0] != d or not k <= v0.shape[1] <= d:
-        raise InvalidInput(
-            f"`v0` must have shape (n_features, b) with n_features = {d} and k = {k} <= b <= n_features; "
-            f"got {v0.shape}."
-        )
-    W = v0[:, :k]
-    if np.linalg.norm(W.T @ W - np.eye(k)) > 1e-13 * k:  # where it is orthonormal, leave its bits alone
-        W = np.asarray(geometry.polar(W))
-    if v0.shape[1] == k:
-        return W, None
-    return W, np.asarray(geometry.orthonormalize(v0[:, k:], against=W))
