@@ -9,16 +9,11 @@ products say of `mu`:
   bounds the unexplored part of `M`;
 - *exhausted* (rigorous): `Q` is the whole complement;
 - *near* (holds with the stated confidence): the eigenvalue after the cut of a matrix close to A;
-- *probe* (holds with the stated confidence): let `Omega` be a d x p block of independent standard normal
-  numbers, drawn without looking at `W`. Then `m'Omega` is a normal vector too, shorter than c only with a
-  small probability that the chi-square distribution gives. For any `Y` whatever
-  `m'Omega = m'(Omega + (M - mu) Q Y)`, because `m'(M - mu) = 0`. So an `x` for which some `Y` makes
-  `||Omega + (M - x) Q Y||` smaller than c is not `mu`; when that goes for every x >= u, `mu < u`.
+- *probe* (holds with the stated confidence): a block of random numbers, drawn without looking at `W`, would
+  show more of `m` if `mu` were larger; see `exclusion`.
 
-The best `Y` is a small least-squares problem, and for Krylov spaces the bound it gives is that of the
-Christoffel function: it follows the spectrum that is there rather than the worst one. Nothing is assumed of
-`Q`: directions a solver has followed beyond k serve as well as Krylov blocks of the probe, and let few
-sweeps do.
+Nothing is assumed of `Q`: directions a solver has followed beyond k serve as well as Krylov blocks of the
+probe, and let few sweeps do.
 """
 
 from __future__ import annotations
@@ -27,27 +22,16 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from scipy.linalg import LinAlgError, cho_factor, cho_solve
-from scipy.special import gammaincinv
 
 from grassia import geometry
+from grassia.exclusion import Exclusion, shortest
 from grassia.messages import Array
 
 # A direction is taken into the explored space if this much of it is new: its product is known by
 # a difference, and the error grows by the inverse.
 _NEW = 1e-2
-_EVALUATIONS = 60
 # Products that were known before are of use if they are off by no more than this part of the eigenvalues.
 _GOOD = 1e-3
-
-
-def shortest(probes: int, confidence: float) -> float:
-    """The length that a vector of so many standard normal numbers has at least, with this confidence.
-
-    >>> round(shortest(8, 0.999), 3), round(shortest(1, 0.9), 3)
-    (0.926, 0.126)
-    """
-    return math.sqrt(2.0 * float(gammaincinv(probes / 2.0, 1.0 - confidence)))
 
 
 class Explored:
@@ -286,72 +270,13 @@ class Explored:
         return float(np.linalg.eigvalsh(small)[-1]) + self.looseness
 
     def _probe_bound(self, high: float, tail_gram: Array, known: float, wanted: float) -> float:
-        """March down from where `Y = Q'Omega / x` does, interval by interval, as far as it goes."""
         if self.probe.shape[1] == 0:
             return math.inf
-        test = _Mass(self, tail_gram)
-        upper = min(test.start(), known)
+        G = self.Q.T @ self.probe
+        lost = self.probe - self.Q @ G  # what was dropped when the probe was taken in
+        limit = shortest(self.probe.shape[1], self._each) - float(np.linalg.norm(lost, 2))
         floor = high + self.looseness
         room = max(float(self.values[-1]) - floor, 0.0)
         goal = max(floor + 0.02 * room, min(floor + 0.8 * (wanted - floor), floor + 0.5 * room))
-        share = 0.75  # of the way to the floor; what was possible once is mostly possible again
-        for _ in range(_EVALUATIONS):
-            if upper <= goal or share < 0.02:
-                break
-            x = max(goal, upper - share * (upper - floor))
-            if test.excludes(x, upper):
-                upper = x
-            else:
-                share *= 0.6
-        return upper + self.looseness
-
-
-class _Mass:
-    """The test by which values are excluded: could a random block have so little of an eigenvector?"""
-
-    def __init__(self, explored: Explored, tail_gram: Array) -> None:
-        self.T, self.C = explored._T, tail_gram
-        self.G = explored.Q.T @ explored.probe
-        ritz = np.linalg.eigvalsh(self.T)
-        self.bottom, self.top = float(ritz[0]), float(ritz[-1])
-        lost = explored.probe - explored.Q @ self.G  # what was dropped when the probe was taken in
-        self.noise = explored.looseness
-        self.limit = shortest(explored.probe.shape[1], explored._each) - float(np.linalg.norm(lost, 2))
-
-    def start(self) -> float:
-        """Everything from here on is excluded, by `Y = G / x`."""
-        if self.limit <= 0.0:
-            return math.inf
-        product = self.T @ self.G
-        square = product.T @ product + self.G.T @ self.C @ self.G
-        return (_norm(square) + self.noise * float(np.linalg.norm(self.G, 2))) / self.limit
-
-    def excludes(self, low: float, high: float) -> bool:
-        """Whether every x with low <= x <= high is excluded, low being above the spectrum of T.
-
-        With the best `Y` at low, `Y (low - a) / (x - a)` serves further on, for any a < low: the block to
-        be measured is then affine in 1 / (x - a), so its norm is largest at an end of the interval.
-        """
-        shifted = self.T - low * np.eye(len(self.T))
-        try:
-            factor = cho_factor(shifted @ shifted + self.C, overwrite_a=True, check_finite=False)
-        except LinAlgError:
-            return False
-        Y = -cho_solve(factor, shifted @ self.G, check_finite=False)
-        TY, outside = self.T @ Y, Y.T @ self.C @ Y
-        allowance = self.noise * _norm(Y.T @ Y)
-
-        def short(x: float, pole: float) -> bool:
-            r = (low - pole) / (x - pole)
-            inside = self.G + r * (TY - x * Y)
-            return _norm(inside.T @ inside + r * r * outside) + allowance < self.limit
-
-        if not short(low, self.bottom):
-            return False
-        poles = (self.top - t * (self.top - self.bottom) for t in (0.0, 0.25, 0.5, 1.0))
-        return any(short(high, pole) for pole in poles if pole < low)
-
-
-def _norm(square: Array) -> float:
-    """The spectral norm of V from `V'V`."""
-    return math.sqrt(max(0.0, float(np.linalg.eigvalsh(square)[-1])))
+        test = Exclusion(self._T, tail_gram, G, limit, self.looseness)
+        return test.upper_bound(floor, goal, known) + self.looseness

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +60,17 @@ class Progress:
         server = self._server
         value = None if server.state is None else server.solver.residual(server.state)
         return math.nan if value is None else value
+
+    @property
+    def report(self) -> Mapping[str, Any]:
+        """What the method has to tell beside that, as in `result.stats`."""
+        server = self._server
+        return {} if server.state is None else server.solver.report(server.state)
+
+    @property
+    def state(self) -> Any:
+        """The state of the solver, whose own type it is; only to be read. None before the start."""
+        return self._server.state
 
     @property
     def target(self) -> float:
@@ -190,4 +201,5 @@ def statistics(server: Server, backend: Backend) -> dict[str, Any]:
         "answers": [int(count) for count in server.answers],
         "busy_seconds": [float(seconds) for seconds in server.busy_seconds],
         "mean": server.mean,
+        **({} if server.state is None else server.solver.report(server.state)),
     }

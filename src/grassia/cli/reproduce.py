@@ -24,6 +24,7 @@ class What(StrEnum):
     fig2 = "fig2"
     table1 = "table1"
     all = "all"
+    theory = "theory"
 
 
 class Data(StrEnum):
@@ -34,7 +35,7 @@ class Data(StrEnum):
 
 
 def reproduce(
-    what: Annotated[What, typer.Argument(help="fig1, fig2, table1 or all.")],
+    what: Annotated[What, typer.Argument(help="fig1, fig2, table1, all of them, or theory.")],
     output: Annotated[Path, typer.Option(help="Folder for what it writes.")] = Path("grassia-reproduction"),
     extended: Annotated[
         bool, typer.Option("--extended", help="Add methods beyond the paper to the same axes.")
@@ -53,6 +54,9 @@ def reproduce(
     Writes figures (.png, .pdf), their numbers (.csv) and a summary (.md). Curves that are finished are kept
     in the folder: after an interruption the same command goes on where it was.
 
+    `theory` is not an experiment of the paper: it draws runs under the envelopes of its theorems, and its
+    gradient dominance at random points.
+
     Examples: `grassia reproduce fig2`, `grassia reproduce all --extended`,
     `grassia reproduce all --data made --quick`.
     """
@@ -62,6 +66,12 @@ def reproduce(
     logging.getLogger("grassia").setLevel(logging.ERROR)  # nobody wants the best iterate of a curve
     console = Console(highlight=False)
     started = time.perf_counter()
+    if what is What.theory:
+        from grassia.experiments.theorems import reproduce as draw
+
+        summary = draw(output, quick)
+        console.print(f"written: {summary}, with figures and numbers beside it", soft_wrap=True)
+        return 0
     job = Reproduction(output, Shown(console, quiet), data.value, quick, extended, grid)
     summary = job.run(PARTS if what is What.all else (what.value,))
     seconds = time.perf_counter() - started

@@ -140,6 +140,10 @@ class Solver(ABC, Generic[StateT]):
         """The step last taken; NaN for a method that has none."""
         return float("nan")
 
+    def report(self, state: StateT) -> dict[str, Any]:
+        """What else the method has to tell, for `result.stats`."""
+        return {}
+
     def refine(self, state: StateT) -> StateT:
         """Nobody has anything left to do: finish whatever was left inexact. May lead to new questions."""
         return state

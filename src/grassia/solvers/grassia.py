@@ -20,15 +20,27 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from grassia import geometry, theory
+from grassia import geometry
 from grassia._checks import require_count, require_positive
 from grassia.components import Component
+from grassia.ends import Interval, spread_of
 from grassia.errors import InvalidInput
 from grassia.messages import Array, Query, Scalar
 from grassia.solvers.aggregate import Aggregate, contribute, put
 from grassia.solvers.base import Arrival, Problem, Solver
-from grassia.spectrum import LeadingSpectrum, lanczos_spread, leading_spectrum
+from grassia.solvers.guaranteed import Guarantee
+from grassia.solvers.survey import survey
+from grassia.spectrum import lanczos_spread
+from grassia.theory.certified import CONFIDENCE, CertifiedConstants, Cut
 from grassia.worker import Answer, Cache, finite_product, procedure
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """For step="theory": a seed for the workers, and what a survey of the sum found, if one was made."""
+
+    seed: int
+    cut: Cut | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +53,10 @@ class State:
     version: int = 0
     captured: Any = None  # per component: trace(V'A_iV) at its last answer
     step: float = math.nan
-    spread: Any = None  # per component: estimated spectral spread nu_i
-    spectrum: LeadingSpectrum | None = None
+    spread: Any = None  # per component: estimated spectral spread nu_i, or its upper bound
+    least: Any = None  # per component: the lower bound of the same
+    prepared: Prepared | None = None
+    guarantee: Guarantee | None = None
     worst: int = 0  # largest staleness seen
     delay: float = 0.0  # sum of w_i nu_i tau_i: its recent maximum
     damping: float = 1.0
@@ -68,8 +82,10 @@ class Grassia(Solver[State]):
     step : float, "auto" or "theory"
         A number is used as it is. "auto" adapts to the spreads of the components and to the staleness
         there is: `0.8 / (nu + 1.3 sum w_i nu_i tau_i)`, damped while the surrogate rises. "theory" is the
-        guaranteed step of the broad-basin theorem, from estimates of nu, nu_avg and delta and the
-        largest staleness seen (or `tau`); expect it to be small.
+        guaranteed step of the broad-basin theorem, from certified bounds of nu, nu_avg and delta and the
+        largest staleness seen or to be expected (or `tau`), and that of the local theorem once the
+        objective gap is certified to be small enough; expect both to be small. `result.stats["theory"]`
+        says what they were made of.
     mode : {"asynchronous", "synchronous"}
         Whether an update waits for all components.
     order : {"cyclic", "shuffled", "random"}
@@ -81,11 +97,11 @@ class Grassia(Solver[State]):
         After so many passes the aggregate is summed anew from whole gradients, against rounding drift;
         no worker waits for it. 0 means never.
     delta : float, optional
-        The eigengap, if known, for step="theory".
+        The eigengap, if known, for step="theory": no survey is made, and no switch to the local step.
     tau : int, optional
         A bound on the staleness, if known, for step="theory".
     spread_steps : int
-        Lanczos steps a worker makes to estimate its spread ("auto" and "theory").
+        Lanczos steps a worker makes to estimate its spread ("auto").
     """
 
     step: float | str = "auto"
@@ -116,12 +132,15 @@ class Grassia(Solver[State]):
 
     # -- what the server calls ------------------------------------------------------------------
 
-    def prepare(
-        self, problem: Problem, rng: np.random.Generator
-    ) -> Generator[Array, Array, LeadingSpectrum] | None:
-        if self.step == "theory" and self.delta is None:
-            return leading_spectrum(problem.d, problem.k, rng)
-        return None
+    def prepare(self, problem: Problem, rng: np.random.Generator) -> Generator[Array, Array, Prepared] | None:
+        return self._surveyed(problem, rng) if self.step == "theory" else None
+
+    def _surveyed(self, problem: Problem, rng: np.random.Generator) -> Generator[Array, Array, Prepared]:
+        seed = int(rng.integers(2**62))
+        if self.delta is not None:
+            return Prepared(seed)
+        # One half of what may go wrong is left to the components.
+        return Prepared(seed, (yield from survey(problem, rng, confidence=(1.0 + CONFIDENCE) / 2.0)))
 
     def init(self, problem: Problem, W: Array, prepared: Any) -> State:
         n = problem.n
@@ -131,7 +150,8 @@ class Grassia(Solver[State]):
             gradients=Aggregate.empty(problem.weights, W, self.table == "server"),
             captured=np.zeros(n),
             spread=np.zeros(n),
-            spectrum=prepared,
+            least=np.zeros(n),
+            prepared=prepared,
         )
 
     def round(self, state: State) -> int | None:
@@ -140,8 +160,11 @@ class Grassia(Solver[State]):
 
     def ask(self, state: State, component: int) -> Query:
         options = state.gradients.options(component, state.version)
-        if not state.gradients.started and isinstance(self.step, str):
+        if not state.gradients.started and self.step == "auto":
             options["spread_steps"] = self.spread_steps
+        if state.prepared is not None and state.guarantee is None:
+            options["spread_confidence"] = 1.0 - (1.0 - CONFIDENCE) / (2.0 * state.problem.n)
+            options["seed"] = state.prepared.seed
         return Query("gradient", {"iterate": state.W}, options)
 
     def tell(self, state: State, arrivals: Sequence[Arrival]) -> State:
@@ -167,6 +190,9 @@ class Grassia(Solver[State]):
     def step_size(self, state: State) -> float:
         return state.step
 
+    def report(self, state: State) -> dict[str, Any]:
+        return {} if state.guarantee is None else {"theory": state.guarantee.report()}
+
     # -- consistent sweeps ----------------------------------------------------------------------
 
     def sweep_query(self, state: State, component: int, block: Array) -> Query:
@@ -188,9 +214,12 @@ class Grassia(Solver[State]):
         return replace(state, gradients=state.gradients.swept_all(exact))
 
     def restart(self, state: State, W: Array) -> State:
-        begun = self.init(state.problem, W, state.spectrum)
+        begun = self.init(state.problem, W, state.prepared)
         return replace(
             begun,
+            spread=state.spread,
+            least=state.least,
+            guarantee=None if state.guarantee is None else state.guarantee.anew(),
             gradients=replace(begun.gradients, round=state.gradients.round + 1),
             version=state.version + 1,
             worst=state.worst,
@@ -200,14 +229,16 @@ class Grassia(Solver[State]):
 
     def _absorb(self, state: State, arrival: Arrival) -> State:
         i, scalars = arrival.component, arrival.scalars
-        spread = state.spread
+        spread, least = state.spread, state.least
         if "spread" in scalars:
             spread = put(spread, i, float(scalars["spread"] or 0.0))
+            least = put(least, i, float(scalars.get("least") or 0.0))
         return replace(
             state,
             gradients=state.gradients.absorb(i, arrival.version, arrival.arrays),
             captured=put(state.captured, i, float(scalars["captured"] or 0.0)),
             spread=spread,
+            least=least,
         )
 
     def _move(self, state: State) -> State:
@@ -215,28 +246,43 @@ class Grassia(Solver[State]):
         state = replace(state, worst=worst, gradients=state.gradients.resummed(self.resum_passes))
         if self.step == "auto":
             state = _watch(_age(state))
-        step = self._step(state)
+        guarantee, tau = None, max(worst, self._expected(state.problem)) if self.tau is None else self.tau
+        if self.step == "theory":
+            guarantee = self._guarantee(state, tau)
+        step = guarantee.step(tau) if guarantee is not None else self._step(state)
         W = geometry.polar(state.W - step * state.G)
-        return replace(state, W=W, version=state.version + 1, step=step)
+        if guarantee is not None:
+            guarantee = guarantee.moved(state.version, step, state.G)
+        return replace(state, W=W, version=state.version + 1, step=step, guarantee=guarantee)
+
+    def _expected(self, problem: Problem) -> int:
+        """The staleness at equal speeds, before any was seen: asked after everybody, kept until the next."""
+        if self.mode == "synchronous":
+            return 0
+        in_turn = problem.largest_group == problem.n and self.order == "cyclic"
+        return (1 if in_turn else 2) * (problem.n - 1)
+
+    def _guarantee(self, state: State, tau: int) -> Guarantee:
+        guarantee = state.guarantee
+        weights = state.problem.weights
+        if guarantee is None:
+            spreads = [
+                Interval(float(low), float(high)) for low, high in zip(state.least, state.spread, strict=True)
+            ]
+            cut = None if state.prepared is None else state.prepared.cut
+            found = CertifiedConstants.of(state.problem.k, weights, spreads, cut, self.delta)
+            guarantee = Guarantee.of(found)
+        return guarantee.looked(state.version, weights, state.captured, state.entry, tau)
 
     def _step(self, state: State) -> float:
         if not isinstance(self.step, str):
             return float(self.step)
-        weights, spread = state.problem.weights, state.spread
-        nu = float(weights @ spread)  # an upper bound of the spread of the sum
+        nu = float(state.problem.weights @ state.spread)  # an upper bound of the spread of the sum
         if nu <= 0.0:
             return 1.0  # every component is a multiple of the identity: any step does
-        if self.step == "auto":
-            # Linearised, an equal delay tau is stable below sin(pi / (4 tau + 2)) / nu, and unequal ones
-            # are milder; this stays under it for every tau. A component counts by its own spread.
-            return state.damping * 0.8 / (nu + 1.3 * state.delay)
-        tau = state.worst if self.tau is None else self.tau
-        delta = self.delta
-        if delta is None:
-            assert state.spectrum is not None
-            delta = state.spectrum.gap(state.problem.k)
-        delta = min(max(delta, 1e-12 * nu), nu)
-        return theory.broad_step(state.problem.k, nu, nu, delta, tau)
+        # Linearised, an equal delay tau is stable below sin(pi / (4 tau + 2)) / nu, and unequal ones
+        # are milder; this stays under it for every tau. A component counts by its own spread.
+        return state.damping * 0.8 / (nu + 1.3 * state.delay)
 
 
 def _age(state: State) -> State:
@@ -290,6 +336,15 @@ def gradient(component: Component, cache: Cache, query: Query) -> Answer:
             np.random.default_rng(0),
         )
         scalars["spread"] = high - low
+    if "spread_confidence" in options:
+        found = spread_of(
+            component.apply,
+            component.n_features,
+            np.random.default_rng(int(options["seed"] or 0)),
+            confidence=float(options["spread_confidence"] or 0.0),
+            noise=component.moments().noise,
+        )
+        scalars["spread"], scalars["least"] = found.high, found.low
     return arrays, scalars
 
 

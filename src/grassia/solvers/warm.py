@@ -116,6 +116,9 @@ class LocalStart(Solver[State]):
     def step_size(self, state: State) -> float:
         return self.inner.step_size(state.inner)
 
+    def report(self, state: State) -> dict[str, Any]:
+        return {} if state.inner is None else self.inner.report(state.inner)
+
     def refine(self, state: State) -> State:
         return replace(state, inner=self.inner.refine(state.inner))
 

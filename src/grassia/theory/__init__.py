@@ -21,6 +21,7 @@ from grassia.theory.bounds import (
     polar_injectivity,
     weak_quasi_convexity,
 )
+from grassia.theory.certified import CertifiedConstants, certified_constants
 from grassia.theory.constants import ALPHA, ZETA, Constants, exact_constants, polar_constant, spread
 from grassia.theory.identities import (
     Spectrum,
@@ -30,6 +31,8 @@ from grassia.theory.identities import (
     shift_invariance,
     value_gap,
 )
+from grassia.theory.monitor import Finding, Monitor, Oracle, Report
+from grassia.theory.planning import Observed, Plan, Promise, plan
 from grassia.theory.rates import (
     broad_envelope,
     broad_iterations,
@@ -39,6 +42,7 @@ from grassia.theory.rates import (
     local_iterations,
     local_rate,
     recursion_condition,
+    switch_charge,
 )
 from grassia.theory.statement import Sides
 from grassia.theory.steps import (
@@ -66,7 +70,15 @@ from grassia.theory.trajectory import (
 __all__ = [
     "ALPHA",
     "ZETA",
+    "CertifiedConstants",
     "Constants",
+    "Finding",
+    "Monitor",
+    "Observed",
+    "Oracle",
+    "Plan",
+    "Promise",
+    "Report",
     "Sides",
     "Spectrum",
     "Trajectory",
@@ -79,6 +91,7 @@ __all__ = [
     "broad_iterations",
     "broad_rate",
     "broad_step",
+    "certified_constants",
     "chordal_gap_bounds",
     "compatibility_step",
     "cosine_law",
@@ -105,12 +118,14 @@ __all__ = [
     "objective_gap",
     "objective_gap_bounds",
     "one_step_descent",
+    "plan",
     "polar_constant",
     "polar_injectivity",
     "recursion_condition",
     "shift_invariance",
     "spread",
     "staleness_error",
+    "switch_charge",
     "value_gap",
     "weak_quasi_convexity",
 ]

@@ -56,6 +56,17 @@ def local_iterations(epsilon: float, gap: float, delta: float, eta: float) -> in
     return _count(epsilon, local_envelope(0, gap, delta, eta), local_rate(delta, eta))
 
 
+def switch_charge(nu_avg: float, tau: int, eta: float, squares: float) -> float:
+    """What a stale table adds to the objective gap where Theorem 2 takes over in the middle of a run.
+
+    The theorem starts from a fresh table. Here the last `tau` updates before the switch, whose `||G||_F^2`
+    sum to `squares`, enter the descent inequalities (Proposition 2) of the next `tau`, each `tau` times at
+    most and with a step of at most `eta`: `144 nu_avg^2 tau^2 eta^3 squares`. Carried through the delayed
+    recursion (Lemma 10) that grows by less than a tenth, since `(1 - delta eta / 4)^-tau <= 1.1`.
+    """
+    return 1.1 * 144.0 * (nu_avg * tau) ** 2 * eta**3 * squares
+
+
 def recursion_condition(a: float, b: float, c: float, T0: int) -> Sides:
     """The condition of the delayed recursion lemma (Lemma 10), `c / (1-a) (1-a^(T0+1)) / a^T0 <= b`.
 
