@@ -78,7 +78,7 @@ def images(rows: int = 5000) -> tuple[np.ndarray, bool]:
     return (uncorrelated * scales) @ turn.T + 120.0, False
 
 
-def trajectory(problem, solver, backend, W0, updates, record=None):
+def trajectory(problem, solver, backend, W0, updates, record=None, callbacks=()):
     """Every iterate of a run by version, with the residual stated at it."""
     found = {}
 
@@ -98,7 +98,7 @@ def trajectory(problem, solver, backend, W0, updates, record=None):
             v0=W0,
             tol=1e-15,
             rng=0,
-            callbacks=keep,
+            callbacks=[keep, *callbacks],
             record=record,
         )
     return found

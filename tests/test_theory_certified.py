@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator
 
 import grassia
@@ -11,7 +12,7 @@ from grassia import geometry, theory
 from grassia.backends import Simulated, Threads
 from grassia.backends.service import Fixed
 from grassia.ends import Ends, Interval, spread_of
-from grassia.errors import InvalidInput
+from grassia.errors import GrassiaError, InvalidInput
 from grassia.solvers import Grassia
 from grassia.solvers.base import Problem
 from grassia.solvers.guaranteed import REMEMBERED, Guarantee
@@ -23,11 +24,11 @@ def diagonal(values):
     return lambda V: np.asarray(values)[:, None] * V
 
 
-def surveyed(values, k, *, seed=0, positive=False, confidence=0.999):
+def surveyed(values, k, *, seed=0, positive=False, confidence=0.999, **options):
     """The survey of a diagonal matrix, in a frame of its own eigenvectors."""
     values = np.asarray(values, dtype=float)
     problem = Problem(1, len(values), k, np.ones(1), float(values.sum()), positive)
-    steps = survey(problem, np.random.default_rng(seed), confidence=confidence)
+    steps = survey(problem, np.random.default_rng(seed), lambda: 0.0, confidence=confidence, **options)
     block = next(steps)
     while True:
         try:
@@ -107,6 +108,56 @@ def test_gap_spread_and_optimum_lie_between_their_bounds(values, k, positive):
     gap = ordered[k - 1] - ordered[k]
     assert found.delta.low >= 0.75 * gap
     assert found.optimum.high - found.optimum.low <= 0.1 * gap
+
+
+@pytest.mark.parametrize("shift", [10.0, 1e3, 1e6, -1e4])
+@pytest.mark.parametrize("d", [40, 300])
+def test_a_large_multiple_of_the_identity_does_not_spoil_the_bounds(d, shift):
+    """What is subtracted on the way is then far larger than what is left."""
+    values = np.sort(np.random.default_rng(1).uniform(0.0, 1.0, d))[::-1].copy()
+    values[:2] += 0.02
+    for seed in range(3):
+        found = surveyed(values + shift, 2, seed=seed, positive=shift > 0)
+        moved = np.sort(values + shift)[::-1]
+        assert moved[1] - moved[2] in found.delta
+        assert moved[0] - moved[-1] in found.nu
+        assert found.nu.high <= 1.5 * (moved[0] - moved[-1])
+        assert moved[:2].sum() in found.optimum
+
+
+def test_a_wide_cut_and_few_sweeps_leave_bounds_that_hold():
+    values = np.linspace(1.0, 0.0, 120)
+    values[:30] += 0.5
+    found = surveyed(values, 30, max_sweeps=4)
+    assert values[29] - values[30] in found.delta
+    assert values[0] - values[-1] in found.nu
+    assert values[:30].sum() in found.optimum
+
+
+@pytest.mark.parametrize("c", [0.0, 1.0, -3.0, 1e8])
+def test_a_multiple_of_the_identity_has_neither_gap_nor_spread(c):
+    found = theory.certified_constants([c * np.eye(25)], 20, rng=0)
+    assert found.nu.low == 0.0
+    assert found.delta.low == 0.0
+    assert found.nu_avg.high <= 1e-10 * max(abs(c), 1e-290)
+    assert 20 * c in found.optimum
+
+
+def test_components_that_cancel_do_not_spoil_the_bounds():
+    """Products of the sum are then off by the rounding of its parts."""
+    big = 2.0**34
+    values = np.concatenate([[3.0, 2.0], np.linspace(1.0, 0.0, 30)])
+    for seed in range(10):
+        frame = geometry.random_point(32, 32, np.random.default_rng(seed))
+        A = (frame * values) @ frame.T
+        A = (A + A.T) / 2.0
+        parts = [A + big * np.eye(32), A - big * np.eye(32)]
+        total = (parts[0] + parts[1]) / 2.0
+        true = np.linalg.eigvalsh(total)[::-1]
+        found = theory.certified_constants(parts, 2, rng=seed)
+        assert true[1] - true[2] in found.delta
+        assert true[:2].sum() in found.optimum
+        assert true[0] - true[-1] in found.nu
 
 
 def test_without_a_gap_the_survey_claims_none():
@@ -251,6 +302,42 @@ def guarantee(delta=1.0, nu=2.0, optimum=5.0, n=2):
     return Guarantee.of(constants)
 
 
+def test_what_a_component_may_lose_on_the_way_grows_with_the_root_of_k():
+    one = Interval(2.0, 2.0)
+    constants = theory.CertifiedConstants(
+        4, Interval(1.0, 1.0), one, (one,), one, Interval(5.0, 5.0), 0.999, 0
+    )
+    moved = Guarantee.of(constants).moved(0, 0.1, np.ones((1, 1)))
+    late = moved.looked(1, np.ones(1), np.array([4.8]), np.array([0]), 1)
+    assert late.gap == pytest.approx(0.2 + 2.0 * 2.0 * 0.2)
+
+
+def test_no_component_loses_more_on_the_way_than_is_charged():
+    """The bound itself: `trace(W'AW)` against the length of a geodesic, over random points."""
+    rng = np.random.default_rng(0)
+    worst = 0.0
+    for _ in range(300):
+        d = int(rng.integers(2, 8))
+        k = int(rng.integers(1, d))
+        A = rng.standard_normal((d, d))
+        A = A + A.T
+        V, W = geometry.random_point(d, k, rng), geometry.random_point(d, k, rng)
+        way = geometry.geodesic_distance(V, W)
+        lost = float(np.sum(V * (A @ V)) - np.sum(W * (A @ W)))
+        worst = max(worst, lost / (math.sqrt(k) * theory.spread(A) * way))
+    assert 0.3 < worst <= 1.0
+
+
+def test_more_staleness_than_the_switch_was_found_for_ends_the_local_theorem():
+    arguments = (np.full(2, 0.5), np.array([4.8, 4.8]))
+    local = guarantee().looked(0, *arguments, np.array([0, 0]), 0)
+    assert local.local
+    same = local.looked(1, *arguments, np.array([1, 1]), 0)
+    assert same.since == 0
+    loud = local.moved(0, 0.4, np.ones((1, 1)))
+    assert not loud.looked(1, *arguments, np.array([1, 1]), 50).local
+
+
 def test_the_way_since_an_answer_is_charged_to_the_objective_gap():
     fresh = guarantee().looked(0, np.full(2, 0.5), np.array([4.8, 4.8]), np.array([0, 0]), 0)
     assert fresh.since == 0
@@ -262,16 +349,31 @@ def test_the_way_since_an_answer_is_charged_to_the_objective_gap():
 
 
 def test_history_before_the_switch_can_forbid_it():
-    quiet = guarantee().moved(0, 1e-9, np.full((1, 1), 1e-3))
-    loud = guarantee().moved(0, 1e-9, np.full((1, 1), 1e3))
+    quiet = guarantee().moved(0, 1e-9, np.full((1, 1), 1e3))
+    loud = guarantee().moved(0, 0.4, np.full((1, 1), 1.0))
     arguments = (1, np.full(2, 0.5), np.array([4.8, 4.8]), np.array([1, 1]), 1)
     assert quiet.looked(*arguments).since == 1
     assert loud.looked(*arguments).since is None
 
 
+def test_the_charge_for_history_is_what_it_adds_to_the_descent_inequalities():
+    """Summed up literally: each of the last updates enters up to tau inequalities after the switch."""
+    rng = np.random.default_rng(0)
+    nu_avg, tau, eta = 2.0, 5, 0.003
+    taken, sizes = rng.uniform(0.001, 0.02, tau), rng.uniform(0.0, 1.0, tau)
+    added = 0.0
+    for t in range(tau):  # updates after the switch, and what of the history is not older than tau
+        history = np.arange(t, tau)
+        added += 144.0 * nu_avg**2 * tau * eta * float(np.sum(taken[history] ** 2 * sizes[history]))
+    charge = theory.switch_charge(nu_avg, tau, eta, float(np.sum(taken**2 * sizes)))
+    assert added <= charge <= 6.0 * added
+
+
 def test_a_component_away_for_longer_than_is_remembered_certifies_nothing():
     start = guarantee()
-    assert start.looked(REMEMBERED, np.full(2, 0.5), np.full(2, 5.0), np.array([0, REMEMBERED]), 1) is start
+    late = start.looked(REMEMBERED, np.full(2, 0.5), np.full(2, 5.0), np.array([0, REMEMBERED]), 1)
+    assert not late.local
+    assert late.gap == math.inf
 
 
 def test_the_guarantee_begins_anew_after_a_restart():
@@ -309,7 +411,7 @@ def test_what_is_observed_keeps_every_promise(tau):
     for one in found.promises[:2]:
         assert one.observed.rate <= one.rate
         assert one.observed.iterations <= one.iterations
-        assert one.observed.staleness <= tau
+        assert tau - 1 <= one.observed.staleness <= tau
         assert one.observed.step == pytest.approx(one.step)
     auto = found.promises[2].observed
     assert auto.reached
@@ -333,9 +435,50 @@ def test_a_plan_for_rows_finds_its_constants_itself():
         ({"tau": 1, "epsilon": 0.0}, "`epsilon`"),
         ({"tau": 1, "epsilon": 1e-3, "problem": [np.eye(3)]}, "`k` must be given"),
         ({"tau": 1, "epsilon": 1e-3, "problem": [np.eye(3)], "k": 1}, "gap after k=1 must be positive"),
+        ({"tau": 1, "epsilon": 1e-3, "problem": [np.eye(3)], "k": 3}, "1 <= k < n_features"),
+        ({"tau": 1, "epsilon": 1e-3, "k": 2}, "that of the constants, 1; got 2"),
+        ({"tau": 1, "epsilon": math.inf}, "`epsilon`"),
     ],
 )
 def test_a_plan_that_cannot_be_made_says_why(arguments, message):
     c = theory.Constants(k=1, delta=0.5, nu=2.0, nu_i=(2.0,), nu_avg=2.0)
     with pytest.raises(InvalidInput, match=message):
         theory.plan(**{"problem": c, **arguments})
+
+
+def test_a_plan_for_a_gap_near_rounding_has_a_finite_count():
+    c = theory.Constants(k=1, delta=1e-15, nu=1.0, nu_i=(1.0,), nu_avg=1.0)
+    found = theory.plan(c, tau=2, epsilon=1e-300)
+    assert all(one.iterations > 1e15 for one in found.promises)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: theory.Constants(1, 3.0, 2.0, (2.0,), 2.0), "delta <= nu"),
+        (lambda: theory.exact_constants([np.array([[1.0, 2.0], [0.0, 1.0]])], 1), "symmetric"),
+        (lambda: theory.exact_constants([np.array([[np.nan, 0.0], [0.0, 1.0]])], 1), "finite"),
+        (lambda: theory.exact_constants([np.eye(3)], 1.5), "`k`"),
+        (lambda: theory.exact_constants([np.eye(3)], 3), "1 <= k < d"),
+        (lambda: theory.broad_step(1, 1.0, 1.0, 0.1, -1), "`tau` at least 0"),
+        (lambda: theory.local_step(0, 1.0, 1.0, 0.1, 1), "`k` must be at least 1"),
+        (lambda: theory.compatibility_step(1, 1.0, 1.0, 0.1, 1, zeta=1.2, alpha=1.0), "radii"),
+        (lambda: theory.certified_constants([np.eye(2)], 2, rng=0), "1 <= k < n_features"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_name(call, message):
+    with pytest.raises(InvalidInput, match=message):
+        call()
+
+
+def test_constants_of_sparse_matrices_are_those_of_dense_ones():
+    matrices = [np.diag([4.0, 1.0, 0.0]), np.diag([2.0, 3.0, 0.0])]
+    sparse = [sp.csr_array(A) for A in matrices]
+    assert theory.exact_constants(sparse, 1) == theory.exact_constants(matrices, 1)
+
+
+@pytest.mark.timeout(60)
+def test_an_operator_beyond_double_precision_is_refused_and_does_not_hang():
+    operator = LinearOperator((20, 20), matvec=lambda v: 1e160 * v, matmat=lambda V: 1e160 * V, dtype=float)
+    with pytest.raises(GrassiaError, match=r"scale the data|double precision"):
+        theory.certified_constants([operator], 2, rng=0)

@@ -15,7 +15,7 @@ from grassia.backends import Serial, Simulated
 from grassia.backends.service import Fixed, LogNormal
 from grassia.errors import InvalidInput
 from grassia.solvers import Grassia
-from problems import heterogeneous, iterates, recorded_sets
+from problems import Dense, heterogeneous, iterates, recorded_sets, trajectory
 from theory_instances import (
     Setting,
     broad_settings,
@@ -43,7 +43,8 @@ def staleness(setting, **changed):
 
 
 def basin_invariance(setting, factor=1.0, alpha=theory.ALPHA):
-    return theory.basin_invariance(setting.broad(factor), alpha)
+    """After the start, which is where it was put."""
+    return theory.basin_invariance(setting.broad(factor), alpha)[1:]
 
 
 def basin_compatibility(setting, factor=1.0):
@@ -53,7 +54,8 @@ def basin_compatibility(setting, factor=1.0):
 
 
 def lyapunov(setting, **changed):
-    return theory.lyapunov(setting.broad(), **changed)
+    """After the start, at which there is nothing to show."""
+    return theory.lyapunov(setting.broad(), **changed)[1:]
 
 
 def broad_convergence(setting, factor=1.0, **changed):
@@ -302,6 +304,7 @@ def test_counts_of_what_never_comes_are_refused(epsilon, eta, text):
 # --- recorded runs --------------------------------------------------------------------------------
 
 UPDATES = 120
+LONG = 1500  # updates, until envelopes have come down
 BACKENDS = {
     "serial": Serial,
     "fixed": lambda: Simulated(Fixed([1, 2, 3, 5, 2])),
@@ -343,6 +346,37 @@ def test_theorems_1_and_2_hold_on_recorded_asynchronous_runs(name, theorem, tmp_
     envelope = {"broad": theory.broad_convergence, "local": theory.local_convergence}[theorem]
     assert holds(envelope(run))
     assert holds(theory.basin_invariance(run))
+
+
+@pytest.mark.parametrize("name", ["serial", "fixed", "lognormal"])
+@pytest.mark.parametrize("theorem", [1, 2])
+def test_theorems_1_and_2_hold_on_runs_long_enough_to_refute_them(name, theorem):
+    """With the staleness there is and delta = nu the envelopes fall fast enough for a wrong rate to show."""
+    k, n, values = 1, 5, np.array([1.0, 0.0, 0.0])
+    rng = np.random.default_rng(0)
+    A, frame = with_spectrum(values, rng)
+    problem, oracle = Dense([A] * n, np.full(n, 1.0 / n)), theory.Oracle.of([A] * n, k)
+    place = within_zeta if theorem == 1 else within_the_local_gap
+    W0 = turned(frame, k, place(values, k, np.ones(1)), rng)
+
+    def watched(eta):
+        monitor = theory.Monitor(oracle)
+        solver = Grassia(step=eta)
+        trajectory(problem, solver, BACKENDS[name](), W0, LONG, callbacks=[monitor])
+        return monitor
+
+    # Who arrives when does not depend on the step.
+    tau = watched(1e-3).report().tau
+    eta = (theory.broad_step if theorem == 1 else theory.local_step)(k, 1.0, 1.0, 1.0, tau)
+    monitor = watched(eta)
+    report = monitor.report()
+    assert 0 < report.tau == tau
+    assert report["one-step descent"].verdict == "holds"
+    envelope = report[f"envelope of Theorem {theorem}"]
+    assert envelope.verdict == "holds"
+    assert envelope.sides[-1].right < 0.8 * envelope.sides[0].right
+    faster = 1.0 - 24.0 * (1.0 - envelope.sides[1].right / envelope.sides[0].right)
+    assert monitor.distances[-1] ** 2 > envelope.sides[0].right * faster**LONG
 
 
 @laws

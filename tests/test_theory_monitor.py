@@ -128,12 +128,11 @@ def test_a_step_beyond_the_theorems_is_excused_and_one_that_breaks_descent_is_se
     assert "not claimed" in str(report)
 
 
-@pytest.mark.parametrize("wrong", ["delta", "target"])
+@pytest.mark.parametrize("wrong", ["optimum", "target"])
 def test_an_oracle_that_is_wrong_is_found_out(problem, oracle, wrong):
     """What cannot happen with the true constants does with false ones: the monitor can fail."""
-    if wrong == "delta":
-        c = dataclasses.replace(oracle.constants, delta=40.0 * oracle.constants.delta)
-        other = dataclasses.replace(oracle, constants=c)
+    if wrong == "optimum":
+        other = dataclasses.replace(oracle, optimum=oracle.optimum - 1.0)
     else:
         other = dataclasses.replace(oracle, target=np.ascontiguousarray(np.roll(oracle.target, 3, axis=0)))
     monitor = theory.Monitor(other)
@@ -231,3 +230,72 @@ def test_the_figures_show_distances_under_envelopes_and_points_over_the_tight_cu
         assert ratio >= tight * (1 - 1e-9)
         if point["kind"] != "random":
             assert ratio == pytest.approx(tight, rel=1e-9)
+
+
+def test_a_restart_from_a_better_subspace_begins_the_report_anew():
+    """From a saddle: the certificate notices, and the run goes on from what it found."""
+    components = [np.diag([4.0, 2.0, 1.0, 0.0]), np.diag([4.0, 1.0, 2.0, 0.0])]
+    monitor = theory.Monitor(theory.Oracle.of(components, 1))
+    result = grassia.eigenspace(
+        components,
+        1,
+        v0=np.eye(4)[:, 3:],
+        solver=Grassia(step="theory"),
+        tol=1e-3,
+        rng=0,
+        callbacks=[monitor],
+    )
+    assert result.converged
+    assert result.history.count("restarted") > 0
+    report = monitor.report(result)
+    assert report.restarts == result.history.count("restarted")
+    assert report.holds
+    assert "restarts" in str(report)
+
+
+@pytest.mark.parametrize("shift", [0.0, 1e4])
+def test_rounding_at_the_target_is_not_taken_for_a_failure(problem, shift):
+    moved = [A + shift * np.eye(len(A)) for A in problem.components]
+    oracle = theory.Oracle.of(moved, K, problem.weights)
+    monitor = theory.Monitor(oracle)
+    grassia.eigenspace(
+        moved,
+        K,
+        weights=problem.weights,
+        solver=Grassia(step=1e-3),
+        v0=oracle.target,
+        tol=1e-12,
+        rng=0,
+        callbacks=[monitor, lambda progress: progress.version >= 30],
+    )
+    assert monitor.report().holds
+
+
+def test_the_step_is_held_against_the_radii_of_the_monitor(problem, oracle):
+    monitor = theory.Monitor(oracle, zeta=0.31, alpha=0.3101)
+    run(problem, monitor, step=0.001, tol=0.2, distance=0.3)
+    assert "above that of Theorem 1" in monitor.report()["basin membership"].excuse
+    with pytest.raises(InvalidInput, match="radii"):
+        theory.Monitor(oracle, zeta=1.2, alpha=1.0)
+
+
+def test_without_a_gap_only_the_descent_is_spoken_of():
+    components = [np.diag([1.0, 1.0, 0.0])]
+    monitor = theory.Monitor(theory.Oracle.of(components, 1))
+    grassia.eigenspace(
+        components,
+        1,
+        solver=Grassia(step=0.01),
+        rng=0,
+        tol=0.5,
+        callbacks=[monitor, lambda progress: progress.version >= 20],
+    )
+    assert [one.name for one in monitor.report().findings] == ["one-step descent"]
+
+
+def test_an_oracle_of_another_problem_is_refused(problem):
+    other = theory.Oracle.of([np.diag([1.0, 0.0, 0.0])], 1)
+    with pytest.raises(InvalidInput, match="the run's own problem"):
+        run(problem, theory.Monitor(other), step=0.01)
+    with pytest.raises(InvalidInput, match="`constants`"):
+        theory.Monitor(constants={"delta": 1.0})

@@ -7,12 +7,13 @@ of an eigenvector further out; that holds with the stated confidence. No d x d m
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg import eigvalsh_tridiagonal
 
+from grassia.errors import InvalidInput
 from grassia.exclusion import shortest
 from grassia.messages import Array
 
@@ -93,8 +94,11 @@ class Ends:
         self._alpha.append(np.sum(known[:, -1] * rest, axis=1))
         for _ in range(2):
             share = np.matmul(known, rest[:, :, None])
-            rest -= np.matmul(share.transpose(0, 2, 1), known)[:, 0]
+            # What is left may be small, and little of `outside` in it much: hence once more.
+            rest = self._projected((rest - np.matmul(share.transpose(0, 2, 1), known)[:, 0]).T).T
         beta = np.linalg.norm(rest, axis=1)
+        if not np.isfinite(beta).all():
+            raise InvalidInput("products must be finite, and their squares too; scale the data.")
         least = self.rounding + np.finfo(np.float64).tiny
         self._beta.append(np.maximum(beta, least))
         # A recurrence may end in an invariant space: it counts up to there, whatever is multiplied further.
@@ -118,19 +122,37 @@ class Ends:
         # Of each end, all vectors are this short of it only with half of the probability that is left.
         unlucky = ((1.0 - confidence) / 2.0) ** (1.0 / width)
         allowed = (self._lengths / shortest(1, 1.0 - unlucky)) ** 2
-        inside, tops, bottoms = [], [], []
-        for j, steps in enumerate(self._steps):
-            alpha, beta = np.array(self._alpha)[:steps, j], np.array(self._beta)[:steps, j]
-            ritz = eigvalsh_tridiagonal(alpha, beta[:-1])
-            inside += [float(ritz[0]), float(ritz[-1])]
-            tops.append(_reaches(alpha, beta, float(ritz[-1]), float(allowed[j])))
-            bottoms.append(-_reaches(-alpha, beta, -float(ritz[0]), float(allowed[j])))
-        low, high = min(inside), max(inside)
-        return Interval(min(bottoms) - noise, low + noise), Interval(high - noise, max(tops) + noise)
+        taken = [
+            (np.array(self._alpha)[:steps, j], np.array(self._beta)[:steps, j])
+            for j, steps in enumerate(self._steps)
+        ]
+        low, high = -_end([(-alpha, beta) for alpha, beta in taken], allowed), _end(taken, allowed)
+        ritz = [eigvalsh_tridiagonal(alpha, beta[:-1]) for alpha, beta in taken]
+        least, most = min(float(one[0]) for one in ritz), max(float(one[-1]) for one in ritz)
+        return Interval(low - noise, least + noise), Interval(most - noise, high + noise)
+
+
+def _end(taken: Sequence[tuple[Array, Array]], allowed: Array) -> float:
+    """An upper bound of the largest eigenvalue from several recurrences.
+
+    One whose sum exceeds what is allowed at a Ritz value already has an unlucky start, since there is an
+    eigenvalue no less. When all have, more has to be allowed.
+    """
+    tops = [float(eigvalsh_tridiagonal(alpha, beta[:-1])[-1]) for alpha, beta in taken]
+    most = max(tops)
+    for _ in range(20):
+        reached = [
+            _reaches(alpha, beta, most, float(room))
+            for (alpha, beta), room in zip(taken, allowed, strict=True)
+        ]
+        if max(reached) > most:
+            return max(reached)
+        allowed = 4.0 * allowed
+    return math.inf
 
 
 def _reaches(alpha: Array, beta: Array, top: float, allowed: float) -> float:
-    """Where beyond the last Ritz value the sum of the squared polynomials reaches what is allowed."""
+    """Where from `top` on, no less than the last Ritz value, the sum of squares reaches what is allowed."""
 
     def beyond(x: float) -> bool:
         before, now, total = 0.0, 1.0, 1.0
@@ -142,8 +164,10 @@ def _reaches(alpha: Array, beta: Array, top: float, allowed: float) -> float:
                 return True
         return False
 
+    if beyond(top):
+        return top
     step = max(float(beta.max()), abs(top) * 1e-15)
-    while not beyond(top + step):
+    while not beyond(top + step) and math.isfinite(step):
         step *= 2.0
     low, high = 0.0, step
     for _ in range(40):

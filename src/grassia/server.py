@@ -387,7 +387,7 @@ class Server:
         self._start, beyond = starting_point(self.v0, d, self.k, self.rng)
         cold = self.v0 is None
         self.problem = Problem(self.n, d, self.k, weights, total, positive, largest, noise, beyond, cold)
-        steps = self.solver.prepare(self.problem, self.rng)
+        steps = self.solver.prepare(self.problem, self.rng, self._noise)
         if steps is None:
             self._begin(None)
         else:

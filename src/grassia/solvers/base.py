@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
@@ -74,8 +74,13 @@ class Solver(ABC, Generic[StateT]):
         """About how much memory the state takes on the server: a few iterates unless said otherwise."""
         return 8 * 8 * d * k
 
-    def prepare(self, problem: Problem, rng: np.random.Generator) -> Generator[Array, Array, Any] | None:
-        """Consistent products wanted before the start (as `certify` does it), or None."""
+    def prepare(
+        self, problem: Problem, rng: np.random.Generator, noise: Callable[[], float]
+    ) -> Generator[Array, Array, Any] | None:
+        """Consistent products wanted before the start (as `certify` does it), or None.
+
+        `noise` gives what the products so far may be off by, beyond rounding at the size of A.
+        """
         return None
 
     @abstractmethod

@@ -14,7 +14,7 @@ server: three d x k blocks and a few numbers for each component.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -132,15 +132,20 @@ class Grassia(Solver[State]):
 
     # -- what the server calls ------------------------------------------------------------------
 
-    def prepare(self, problem: Problem, rng: np.random.Generator) -> Generator[Array, Array, Prepared] | None:
-        return self._surveyed(problem, rng) if self.step == "theory" else None
+    def prepare(
+        self, problem: Problem, rng: np.random.Generator, noise: Callable[[], float]
+    ) -> Generator[Array, Array, Prepared] | None:
+        return self._surveyed(problem, rng, noise) if self.step == "theory" else None
 
-    def _surveyed(self, problem: Problem, rng: np.random.Generator) -> Generator[Array, Array, Prepared]:
+    def _surveyed(
+        self, problem: Problem, rng: np.random.Generator, noise: Callable[[], float]
+    ) -> Generator[Array, Array, Prepared]:
         seed = int(rng.integers(2**62))
         if self.delta is not None:
             return Prepared(seed)
         # One half of what may go wrong is left to the components.
-        return Prepared(seed, (yield from survey(problem, rng, confidence=(1.0 + CONFIDENCE) / 2.0)))
+        cut = yield from survey(problem, rng, noise, confidence=(1.0 + CONFIDENCE) / 2.0)
+        return Prepared(seed, cut)
 
     def init(self, problem: Problem, W: Array, prepared: Any) -> State:
         n = problem.n

@@ -36,23 +36,23 @@ class Guarantee:
         Of the problem.
     ways : ndarray
         Bounds of the lengths of the last updates, by version modulo `REMEMBERED`.
-    squares : ndarray
-        `norm(G)^2` of the same.
     since : int or None
         The version from which on the local theorem holds.
+    tau : int
+        The staleness for which it was found to.
     gap : float
         The last upper bound of the objective gap.
     """
 
     constants: CertifiedConstants
     ways: Array
-    squares: Array
     since: int | None = None
+    tau: int = 0
     gap: float = math.inf
 
     @classmethod
     def of(cls, constants: CertifiedConstants) -> Guarantee:
-        return cls(constants, np.zeros(REMEMBERED), np.zeros(REMEMBERED))
+        return cls(constants, np.zeros(REMEMBERED))
 
     @property
     def local(self) -> bool:
@@ -72,36 +72,34 @@ class Guarantee:
         return which(safe.k, safe.nu, safe.nu_avg, delta, tau)
 
     def moved(self, version: int, step: float, G: Array) -> Guarantee:
-        """After an update from this version, which is no longer than twice the step (Lemma 7)."""
-        at, size = version % REMEMBERED, float(np.linalg.norm(G))
-        ways, squares = self.ways.copy(), self.squares.copy()
-        ways[at], squares[at] = 2.0 * step * size, size**2
-        return replace(self, ways=ways, squares=squares)
+        """After an update from this version, which is no longer than `2 step norm(G)` (Lemma 7)."""
+        ways = self.ways.copy()
+        ways[version % REMEMBERED] = 2.0 * step * float(np.linalg.norm(G))
+        return replace(self, ways=ways)
 
     def looked(self, version: int, weights: Any, captured: Any, entry: Any, tau: int) -> Guarantee:
         """With a new bound of the gap, and the local theorem if that is small enough.
 
-        `captured` has `trace(V'A_i V)` at each component's last answer, `entry` the version of its `V`.
+        `captured` has `trace(V'A_i V)` at each component's last answer, `entry` the version of its `V`. More
+        staleness than the theorem was found to hold for puts an end to it, unless it holds for that too.
         """
-        if self.local or not math.isfinite(self.constants.optimum.high):
+        if (self.local and tau <= self.tau) or not math.isfinite(self.constants.optimum.high):
             return self
         ages = version - np.asarray(entry)
         if ages.max() >= REMEMBERED or tau >= REMEMBERED:
-            return self
+            return replace(self, since=None)
         # The lengths of the last 1, 2, ... updates.
-        last = (version - 1 - np.arange(max(int(ages.max()), tau))) % REMEMBERED
-        ways = np.concatenate([[0.0], np.cumsum(self.ways[last])])[ages]
+        lengths = self.ways[(version - 1 - np.arange(max(int(ages.max()), tau))) % REMEMBERED]
+        ways = np.concatenate([[0.0], np.cumsum(lengths)])[ages]
         safe = self.constants.guaranteed
         lost = math.sqrt(safe.k) * np.array(safe.nu_i) * ways
         gap = self.constants.optimum.high - float(weights @ (captured - lost))
-        threshold = 4.0 * safe.delta / 9.0
-        since = None
-        if gap <= threshold:
-            eta = local_step(safe.k, safe.nu, safe.nu_avg, safe.delta, tau)
-            history = float(np.sum(self.squares[last[:tau]]))
-            charge = switch_charge(safe.nu_avg, tau, eta, history)
-            since = version if gap + charge <= threshold else None
-        return replace(self, gap=gap, since=since)
+        if not safe.delta > 0.0:
+            return replace(self, gap=gap)
+        eta = local_step(safe.k, safe.nu, safe.nu_avg, safe.delta, tau)
+        charge = switch_charge(safe.nu_avg, tau, eta, float(np.sum((lengths[:tau] / 2.0) ** 2)))
+        small = gap + charge <= 4.0 * safe.delta / 9.0
+        return replace(self, gap=gap, since=version if small else None, tau=tau)
 
     def report(self) -> dict[str, Any]:
         """For `result.stats`."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import numbers
 from abc import abstractmethod
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -103,7 +103,7 @@ class Stochastic(Solver[State]):
     # -- what the server calls --------------------------------------------------------------------
 
     def prepare(
-        self, problem: Problem, rng: np.random.Generator
+        self, problem: Problem, rng: np.random.Generator, noise: Callable[[], float]
     ) -> Generator[Array, Array, LeadingSpectrum] | None:
         return leading_spectrum(problem.d, problem.k, rng) if self.step == "auto" else None
 

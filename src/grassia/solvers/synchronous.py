@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -82,7 +82,9 @@ class Synchronous(Solver[State[MethodT]], Generic[MethodT]):
 
     # -- what the server calls --------------------------------------------------------------------
 
-    def prepare(self, problem: Problem, rng: np.random.Generator) -> Generator[Array, Array, int] | None:
+    def prepare(
+        self, problem: Problem, rng: np.random.Generator, noise: Callable[[], float]
+    ) -> Generator[Array, Array, int] | None:
         return draw_seed(rng)
 
     def init(self, problem: Problem, W: Array, prepared: int | None) -> State[MethodT]:

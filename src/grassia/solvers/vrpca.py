@@ -22,7 +22,7 @@ an epoch of n inner updates is two passes. Memory of the server: six d x k block
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -122,7 +122,9 @@ class VrPca(Solver[State]):
 
     # -- what the server calls ------------------------------------------------------------------
 
-    def prepare(self, problem: Problem, rng: np.random.Generator) -> Generator[Array, Array, int]:
+    def prepare(
+        self, problem: Problem, rng: np.random.Generator, noise: Callable[[], float]
+    ) -> Generator[Array, Array, int]:
         return draw_seed(rng)
 
     def init(self, problem: Problem, W: Array, prepared: int | None) -> State:

@@ -7,7 +7,7 @@ solver's, and what it converges to is what it converges to from any start.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -58,8 +58,10 @@ class LocalStart(Solver[State]):
     def server_bytes(self, n: int, d: int, k: int) -> int:
         return max(self.inner.server_bytes(n, d, k), self.local.server_bytes(n, d, k))
 
-    def prepare(self, problem: Problem, rng: np.random.Generator) -> Generator[Array, Array, Any] | None:
-        return self.inner.prepare(problem, rng)
+    def prepare(
+        self, problem: Problem, rng: np.random.Generator, noise: Callable[[], float]
+    ) -> Generator[Array, Array, Any] | None:
+        return self.inner.prepare(problem, rng, noise)
 
     def init(self, problem: Problem, W: Array, prepared: Any) -> State:
         return State(problem, W, prepared, (None,) * problem.n)

@@ -156,6 +156,9 @@ def certified_constants(
         rng=rng,
         callbacks=[lambda progress: "theory" in progress.report],
     )
+    d = len(result.vectors)
+    if k == d:
+        raise InvalidInput(f"`k` must satisfy 1 <= k < n_features, for a gap; got k={k}, n_features={d}.")
     found = result.stats.get("theory")
     if found is None:
         raise InvalidInput(f"the problem has no constants to find: it ended as {result.status.name}.")

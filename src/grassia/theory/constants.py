@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from grassia._checks import matrix_shape, normalised_weights
+from grassia.components import MatrixComponent
 from grassia.errors import InvalidInput
 from grassia.messages import Array
 
@@ -45,6 +46,14 @@ class Constants:
     nu_i: tuple[float, ...]
     nu_avg: float
 
+    def __post_init__(self) -> None:
+        rounding = 1.0 + 1e-6
+        if not (0.0 <= self.delta <= self.nu * rounding and self.nu <= self.nu_avg * rounding):
+            raise InvalidInput(
+                "constants must satisfy 0 <= delta <= nu <= nu_avg, as those of every problem do; "
+                f"got delta={self.delta}, nu={self.nu}, nu_avg={self.nu_avg}."
+            )
+
     @property
     def C_po(self) -> float:
         """Constant of the logarithm decomposition (Lemma 3)."""
@@ -75,8 +84,15 @@ def weighted_sum(components: Sequence[Any], weights: Any = None) -> tuple[Array,
     w = normalised_weights(np.ones(n) if weights is None else weights, n)
     total = np.zeros((next(iter(sizes)),) * 2)
     for weight, A in zip(w, components, strict=True):
-        total += weight * np.asarray(A, dtype=np.float64)
+        total += weight * dense(A)
     return total, w
+
+
+def dense(A: Any) -> Array:
+    """A symmetric matrix, dense or sparse, as a dense one; refused if it is not symmetric and finite."""
+    component = MatrixComponent(A)
+    component.moments()
+    return component.dense()
 
 
 def exact_constants(components: Sequence[Any], k: int, weights: Any = None) -> Constants:
@@ -99,10 +115,10 @@ def exact_constants(components: Sequence[Any], k: int, weights: Any = None) -> C
     (1.0, 3.0, (4.0, 3.0), 3.5)
     """
     A, w = weighted_sum(components, weights)
-    if not 1 <= k < len(A):
-        raise InvalidInput(f"`k` must satisfy 1 <= k < d, for an eigengap; got k={k}, d={len(A)}.")
+    if not (isinstance(k, int | np.integer) and 1 <= k < len(A)):
+        raise InvalidInput(f"`k` must be an integer with 1 <= k < d, for an eigengap; got k={k}, d={len(A)}.")
     values = np.linalg.eigvalsh(A)[::-1]
-    spreads = tuple(spread(one) for one in components)
+    spreads = tuple(spread(dense(one)) for one in components)
     return Constants(
         k=int(k),
         delta=float(values[k - 1] - values[k]),

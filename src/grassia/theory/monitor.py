@@ -15,7 +15,7 @@ from grassia.messages import Array
 from grassia.theory import rates, steps
 from grassia.theory.certified import CertifiedConstants
 from grassia.theory.constants import ALPHA, ZETA, Constants, exact_constants, weighted_sum
-from grassia.theory.statement import Sides
+from grassia.theory.statement import Sides, squared_distance_scale
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,7 @@ class Report:
     updates: int
     tau: int
     step: float
+    restarts: int = 0
 
     @property
     def holds(self) -> bool:
@@ -115,6 +116,8 @@ class Report:
 
     def __str__(self) -> str:
         head = f"{self.updates} updates, largest staleness {self.tau}, largest step {self.step:.3g}"
+        if self.restarts:
+            head += f"; since the last of {self.restarts} restarts"
         lines = [head, f"{'':<34}{'checked':>8}{'least slack':>13}{'of':>11}  verdict"]
         for one in self.findings:
             worst = one.worst
@@ -164,12 +167,21 @@ class Monitor:
         zeta: float = ZETA,
         alpha: float = ALPHA,
     ) -> None:
+        if constants is not None and not isinstance(constants, Constants | CertifiedConstants):
+            raise InvalidInput(f"`constants` must be Constants or CertifiedConstants; got {constants!r}.")
+        steps.check_radii(zeta, alpha)
         self.oracle, self.zeta, self.alpha = oracle, zeta, alpha
         self._certified = constants if isinstance(constants, CertifiedConstants) else None
         self._given = constants if isinstance(constants, Constants) else None
         self._version = -1
         self._skipped = 0
+        self._restarts = 0
         self._tau = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        """Forget what was before a start."""
+        self._size = 0.0
         self._switch: int | None = None  # when a run with step="theory" took to Theorem 2
         self._first: float = math.nan  # captured at the start
         self._gaps: list[float] = []
@@ -191,16 +203,19 @@ class Monitor:
             return
         if version != self._version + 1:
             self._skipped += 1
-        if version > 0:
-            self._moved(state, version)
+        if math.isnan(state.step):  # it has not moved yet: a start, perhaps from a better subspace
+            self._restarts += self._version >= 0
+            self._begin()
+        else:
+            self._moved(state)
         self._look(state.W)
         self._version = version
 
-    def _moved(self, state: Any, version: int) -> None:
+    def _moved(self, state: Any) -> None:
         self._tau = max(self._tau, int(state.worst))
         self._sizes.append(float(np.sum(state.G**2)))
         self._steps.append(float(state.step))
-        if version == 1:
+        if len(self._steps) == 1:
             self._first = float(state.problem.weights @ state.captured)
         if state.guarantee is not None:
             self._certified = self._certified or state.guarantee.constants
@@ -209,7 +224,13 @@ class Monitor:
     def _look(self, W: Array) -> None:
         if self.oracle is None:
             return
+        if W.shape != self.oracle.target.shape:
+            raise InvalidInput(
+                f"the oracle must be of the run's own problem; its target is {self.oracle.target.shape}, "
+                f"the iterate {W.shape}."
+            )
         product = self.oracle.apply(W)
+        self._size = max(self._size, float(np.max(np.linalg.norm(product, axis=0))))
         self._gaps.append(self.oracle.optimum - float(np.sum(W * product)))
         self._distances.append(float(geometry.geodesic_distance(self.oracle.target, W)))
         self._energies.append(float(np.sum(geometry.riemannian_gradient(W, product) ** 2)))
@@ -218,7 +239,7 @@ class Monitor:
 
     def report(self, result: Any = None) -> Report:
         """What was found; with the run's `Result` also what its certificate tells."""
-        if not self._steps:
+        if not self._steps and not self._skipped:
             raise InvalidInput("the monitor has seen no update; pass it in `callbacks` of the run first.")
         if self._skipped:
             raise InvalidInput(
@@ -227,9 +248,9 @@ class Monitor:
             )
         constants = self._constants()
         findings = () if self.oracle is None else self._evaluated(constants)
-        if result is not None:
+        if result is not None and constants.delta > 0.0:
             findings = (*findings, *self._certificate(result, constants))
-        return Report(findings, len(self._steps), self._tau, max(self._steps))
+        return Report(findings, len(self._steps), self._tau, max(self._steps), self._restarts)
 
     def _constants(self) -> Constants:
         if self.oracle is not None:
@@ -250,14 +271,17 @@ class Monitor:
         oracle = self.oracle
         assert oracle is not None
         scale = abs(oracle.optimum) + c.nu
-        excuse = self._too_long(steps.broad_step, "of Theorem 1", c, slice(until))
+        descent = Finding("one-step descent", self._descent(c, scale), self._descent_excuse(c))
+        if not c.delta > 0.0:
+            return (descent,)  # there is no target that the others could speak of
+        excuse = self._too_long(self._broad_step, "of Theorem 1", c, slice(until))
         if not excuse and distances[0] > self.zeta:
             excuse = f"the start is {distances[0]:.3g} from the target, not within {self.zeta:.3g}"
         eta = max(self._steps[:until], default=0.0)
         weight = steps.lyapunov_weight(c.k, c.nu_avg, c.delta, self._tau, eta, self.alpha)
         values = weight * gaps + squares
         return (
-            Finding("one-step descent", self._descent(c, scale), self._descent_excuse(c)),
+            descent,
             Finding("Lyapunov function", self._under(values, values[0], weight * scale), excuse),
             Finding("basin membership", self._under(distances, self.alpha, 0.0), excuse),
             Finding("envelope of Theorem 1", self._envelope(c, 0, False)[: until + 1], excuse),
@@ -284,6 +308,9 @@ class Monitor:
         limit, eta = steps.descent_step(c.k, c.nu, c.nu_avg), max(self._steps)
         return "" if eta <= limit * (1.0 + 1e-9) else f"step {eta:.3g} is above eta_0 = {limit:.3g}"
 
+    def _broad_step(self, k: int, nu: float, nu_avg: float, delta: float, tau: int) -> float:
+        return steps.broad_step(k, nu, nu_avg, delta, tau, self.zeta, self.alpha)
+
     def _too_long(self, limit_of: Callable[..., float], whose: str, c: Constants, when: slice) -> str:
         limit = limit_of(c.k, c.nu, c.nu_avg, c.delta, self._tau)
         eta = max(self._steps[when], default=0.0)
@@ -295,8 +322,17 @@ class Monitor:
         """From when on Theorem 2 may be held against the run."""
         if self._switch is not None:
             return self._switch
-        inside = np.flatnonzero(np.array(self._gaps) <= 4.0 * c.delta / 9.0)
-        return int(inside[0]) if inside.size else None
+        for t in np.flatnonzero(np.array(self._gaps) <= 4.0 * c.delta / 9.0):
+            if self._gaps[t] + self._charge(c, int(t)) <= 4.0 * c.delta / 9.0:
+                return int(t)
+        return None
+
+    def _charge(self, c: Constants, since: int) -> float:
+        """What the stale table adds where Theorem 2 takes over; see `rates.switch_charge`."""
+        eta = max(self._steps[since:], default=0.0)
+        before = slice(max(0, since - self._tau), since)
+        moved = np.array(self._steps[before]) ** 2 * np.array(self._sizes[before])
+        return rates.switch_charge(c.nu_avg, self._tau, eta, float(np.sum(moved)))
 
     def _local(self, c: Constants) -> Finding:
         name, since = "envelope of Theorem 2", self._local_start(c)
@@ -308,16 +344,17 @@ class Monitor:
     def _envelope(self, c: Constants, since: int, local: bool) -> tuple[Sides, ...]:
         squares = np.array(self._distances[since:]) ** 2
         bounds = self._height(c, since, local) * self._decay(c, since, local)
-        # A distance is computed to a few units of rounding, its square accordingly.
-        return tuple(Sides("", float(a), float(b), 1e-14) for a, b in zip(squares, bounds, strict=True))
+        scale = squared_distance_scale(self._size, c.delta)
+        return tuple(Sides("", float(a), float(b), scale) for a, b in zip(squares, bounds, strict=True))
 
     def _height(self, c: Constants, since: int, local: bool) -> float:
+        assert self.oracle is not None
+        # A gap is a difference of numbers of this size, and known no better than they are.
+        rounding = 32.0 * float(np.finfo(np.float64).eps) * (abs(self.oracle.optimum) + self._size)
+        gap = max(self._gaps[since], 0.0) + rounding
         if not local:
-            return _broad_height(c, self._gaps[since], self.alpha)
-        eta = max(self._steps[since:], default=0.0)
-        stale = math.fsum(self._sizes[max(0, since - self._tau) : since])
-        gap = max(self._gaps[since], 0.0) + rates.switch_charge(c.nu_avg, self._tau, eta, stale)
-        return math.pi**2 * gap / (4.0 * c.delta)
+            return _broad_height(c, gap, self.alpha)
+        return math.pi**2 * (gap + self._charge(c, since)) / (4.0 * c.delta)
 
     def _decay(self, c: Constants, since: int, local: bool) -> Array:
         share = 0.25 if local else math.cos(self.alpha) ** 2
@@ -351,7 +388,7 @@ class Monitor:
         distance = math.sqrt(angles) * math.asin(sine)
         since = self._switch
         until = len(self._steps) if since is None else since
-        excuse = self._too_long(steps.broad_step, "of Theorem 1", c, slice(until))
+        excuse = self._too_long(self._broad_step, "of Theorem 1", c, slice(until))
         found = [Finding("basin, by the certificate", self._under([distance], self.alpha, 0.0), excuse, True)]
         if self._certified is not None and math.isfinite(self._certified.optimum.high):
             # To the start all answers were given, so that what it captures is known exactly.

@@ -35,7 +35,7 @@ class Observed:
     reached : bool
         Whether it was reached; else `iterations` goes on with the rate that was seen.
     staleness : int
-        The largest age of an answer on arrival.
+        The largest age of an entry of the aggregate.
     """
 
     step: float
@@ -83,6 +83,7 @@ class Plan:
                 "observed_step": None if one.observed is None else one.observed.step,
                 "observed_rate": None if one.observed is None else one.observed.rate,
                 "observed_iterations": None if one.observed is None else one.observed.iterations,
+                "observed_staleness": None if one.observed is None else one.observed.staleness,
             }
             for one in self.promises
         ]
@@ -90,7 +91,7 @@ class Plan:
     def __str__(self) -> str:
         c = self.constants
         names = ("step", "1 - rate", "updates")
-        seen = ("seen: step", "1 - rate", "updates")
+        seen = ("seen: step", "1 - rate", "updates", "staleness")
         watched = any(one.observed is not None for one in self.promises)
         head = f"{'':<{FIRST}}" + "".join(f"{name:>{WIDTH}}" for name in names + (seen if watched else ()))
         lines = [
@@ -120,6 +121,7 @@ class Plan:
         if watched and seen is not None:
             mark = "" if seen.reached or seen.iterations is None else "~"
             cells += [_number(seen.step), _number(1.0 - seen.rate), mark + _count(seen.iterations)]
+            cells += [str(seen.staleness)]
         return f"{one.name:<{FIRST}}" + "".join(f"{cell:>{WIDTH}}" for cell in cells)
 
 
@@ -184,6 +186,8 @@ def plan(
     if isinstance(problem, Constants | CertifiedConstants):
         certified = problem if isinstance(problem, CertifiedConstants) else None
         constants = problem.guaranteed if isinstance(problem, CertifiedConstants) else problem
+        if k is not None and k != constants.k:
+            raise InvalidInput(f"`k` is that of the constants, {constants.k}; got {k}. Leave it out.")
     else:
         if k is None:
             raise InvalidInput("`k` must be given with components; got None. Give theory.plan(..., k=...).")
@@ -259,8 +263,8 @@ class Trial:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the target is as good as the precision allows
             target = eigenspace(loaders, k, weights=weights, tol=max(tol, 1e-12), rng=rng).vectors
-        # An answer asked for at version v is used until the next one comes: up to twice its time later.
-        slow = max(1.0, (tau + 1) // 2)
+        # An answer asked for at version v is used until the next one comes: nearly twice its time later.
+        slow = float(tau // 2 + 1)
         seed = int(rng) if isinstance(rng, int | np.integer) else 0
         return cls(loaders, weights, target, [1.0] * (len(loaders) - 1) + [slow], tau, epsilon, seed)
 
@@ -283,10 +287,13 @@ class Trial:
 
         mode = "synchronous" if self.tau == 0 else "asynchronous"
         squares: list[float] = []
+        worst = 0
 
         def watch(progress: Any) -> bool:
+            nonlocal worst
             if progress.vectors is None:
                 return False
+            worst = progress.state.worst
             if progress.version >= len(squares):
                 squares.append(geometry.geodesic_distance(self.target, progress.vectors) ** 2)
             return progress.version >= updates or squares[-1] <= self.epsilon
@@ -304,9 +311,9 @@ class Trial:
                 rng=self.seed,
                 callbacks=[watch],
             )
-        return self._seen(squares, result.history["step"], result.history["staleness"])
+        return self._seen(squares, result.history["step"], worst)
 
-    def _seen(self, squares: list[float], taken: Array, stale: Array) -> Observed:
+    def _seen(self, squares: list[float], taken: Array, worst: int) -> Observed:
         done = len(squares) - 1
         half = done // 2
         first, last = max(squares[half], 1e-300), max(squares[-1], 1e-300)
@@ -316,5 +323,4 @@ class Trial:
         if not reached:
             more = math.log(last / self.epsilon) / -math.log(rate) if 0.0 < rate < 1.0 else math.inf
             count = done + math.ceil(more) if math.isfinite(more) else None
-        worst = int(np.max(stale, initial=0))
         return Observed(float(taken[-1]) if len(taken) else math.nan, rate, count, reached, worst)

@@ -42,7 +42,8 @@ def broad_iterations(epsilon: float, gap: float, delta: float, eta: float, alpha
     With the largest step of the theorem it grows like `log(1 / (delta epsilon)) / delta` without
     staleness, and like `tau log(1 / (delta epsilon)) / delta^(3/2)` with it.
     """
-    return _count(epsilon, broad_envelope(0, gap, delta, eta, alpha), broad_rate(delta, eta, alpha))
+    start = broad_envelope(0, gap, delta, eta, alpha)
+    return _count(epsilon, start, delta * math.cos(alpha) ** 2 * eta)
 
 
 def local_iterations(epsilon: float, gap: float, delta: float, eta: float) -> int:
@@ -53,18 +54,18 @@ def local_iterations(epsilon: float, gap: float, delta: float, eta: float) -> in
     >>> local_iterations(1e-6, 0.1, 1.0, 0.01)
     4961
     """
-    return _count(epsilon, local_envelope(0, gap, delta, eta), local_rate(delta, eta))
+    return _count(epsilon, local_envelope(0, gap, delta, eta), delta * eta / 4.0)
 
 
-def switch_charge(nu_avg: float, tau: int, eta: float, squares: float) -> float:
+def switch_charge(nu_avg: float, tau: int, eta: float, moved: float) -> float:
     """What a stale table adds to the objective gap where Theorem 2 takes over in the middle of a run.
 
-    The theorem starts from a fresh table. Here the last `tau` updates before the switch, whose `||G||_F^2`
-    sum to `squares`, enter the descent inequalities (Proposition 2) of the next `tau`, each `tau` times at
-    most and with a step of at most `eta`: `144 nu_avg^2 tau^2 eta^3 squares`. Carried through the delayed
-    recursion (Lemma 10) that grows by less than a tenth, since `(1 - delta eta / 4)^-tau <= 1.1`.
+    The theorem starts from a fresh table. Here the last `tau` updates before the switch enter the descent
+    inequalities (Proposition 2) of the next `tau`, each `tau` times at most: `moved`, the sum of their
+    `eta_s^2 ||G^s||_F^2` with the steps taken then, times `144 nu_avg^2 tau^2 eta`. Carried through the
+    delayed recursion (Lemma 10) that grows by less than a tenth, since `(1 - delta eta / 4)^-tau <= 1.1`.
     """
-    return 1.1 * 144.0 * (nu_avg * tau) ** 2 * eta**3 * squares
+    return 1.1 * 144.0 * (nu_avg * tau) ** 2 * eta * moved
 
 
 def recursion_condition(a: float, b: float, c: float, T0: int) -> Sides:
@@ -90,15 +91,18 @@ def delayed_recursion(V: list[float], W: list[float], a: float, b: float, c: flo
     ]
 
 
-def _count(epsilon: float, start: float, rate: float) -> int:
-    if not epsilon > 0.0:
-        raise InvalidInput(f"`epsilon` must be positive, a squared distance; got {epsilon}.")
-    if not 0.0 <= rate < 1.0:
+def _count(epsilon: float, start: float, decrease: float) -> int:
+    if not (epsilon > 0.0 and math.isfinite(epsilon)):
+        raise InvalidInput(f"`epsilon` must be positive and finite, a squared distance; got {epsilon}.")
+    if not (start >= 0.0 and math.isfinite(start)):
+        raise InvalidInput(f"the envelope at the start must be finite, from a finite gap; got {start}.")
+    if not 0.0 < decrease <= 1.0:
         raise InvalidInput(
-            f"the rate must be in [0, 1), which takes a positive gap and the theorem's step; got {rate}."
+            "the rate must be in [0, 1), which takes a positive gap and the theorem's step; "
+            f"got a decrease of {decrease} with each update."
         )
     if start <= epsilon:
         return 0
-    if rate == 0.0:
+    if decrease == 1.0:
         return 1
-    return math.ceil(math.log(start / epsilon) / -math.log(rate))
+    return math.ceil((math.log(start) - math.log(epsilon)) / -math.log1p(-decrease))

@@ -5,6 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+def squared_distance_scale(size: float, delta: float) -> float:
+    """The `scale` for a squared distance to a computed eigenspace of a matrix of this size and gap.
+
+    The eigenspace is good to some units of rounding times `size / delta`; so is the distance to it.
+    """
+    off = 64.0 * 2.0**-52 * max(1.0, size / delta if delta > 0.0 else 1.0)
+    return off**2 / 1e-12
+
+
 @dataclass(frozen=True, slots=True)
 class Sides:
     """Both sides of an inequality `left <= right`, or of an identity.

@@ -8,7 +8,19 @@ from __future__ import annotations
 
 import math
 
+from grassia.errors import InvalidInput
 from grassia.theory.constants import ALPHA, ZETA, polar_constant
+
+
+def check_radii(zeta: float, alpha: float) -> None:
+    """Radii of start and basin: `0 <= zeta < alpha < pi/2`."""
+    if not 0.0 <= zeta < alpha < math.pi / 2.0:
+        raise InvalidInput(f"radii must satisfy 0 <= zeta < alpha < pi/2; got zeta={zeta}, alpha={alpha}.")
+
+
+def _check(k: int, tau: int) -> None:
+    if k < 1 or tau < 0:
+        raise InvalidInput(f"`k` must be at least 1 and `tau` at least 0; got k={k}, tau={tau}.")
 
 
 def injectivity_step(nu_avg: float) -> float:
@@ -51,6 +63,8 @@ def compatibility_step(
     alpha: float = ALPHA,
 ) -> float:
     """`eta_comp(zeta, alpha)` of the basin invariance (Proposition 3, equation "eta-comp")."""
+    _check(k, tau)
+    check_radii(zeta, alpha)
     if zeta == 0.0:
         return math.inf
     R = buffer(nu, zeta, alpha)
@@ -105,6 +119,7 @@ def broad_step(
 
 def local_step(k: int, nu: float, nu_avg: float, delta: float, tau: int) -> float:
     """`eta_loc` of the local theorem (Theorem 2; start with an objective gap of at most 4 delta / 9)."""
+    _check(k, tau)
     return min(
         descent_step(k, nu, nu_avg),
         _over(1.0, 24.0 * nu_avg * (tau + 1)),

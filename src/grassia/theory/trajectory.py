@@ -19,7 +19,7 @@ from grassia.messages import Array
 from grassia.theory import rates, steps
 from grassia.theory.constants import ALPHA, ZETA, Constants, exact_constants, weighted_sum
 from grassia.theory.identities import Spectrum, gradient, objective
-from grassia.theory.statement import Sides
+from grassia.theory.statement import Sides, squared_distance_scale
 
 #: The arrivals before update t: pairs (component, version of the iterate its gradient is of).
 Arrivals = Callable[[int], Iterable[tuple[int, int]]]
@@ -75,6 +75,11 @@ class Trajectory:
     def sizes(self) -> Array:
         """`||G^t||_F^2`."""
         return np.array([np.sum(G**2) for G in self.aggregates])
+
+    @property
+    def squares_scale(self) -> float:
+        """What rounding of a squared distance is measured against."""
+        return squared_distance_scale(self.spectrum.scale, self.constants.delta)
 
     def recent(self, t: int) -> float:
         """Sum of `||G^s||_F^2` over the `tau` updates before `t`."""
@@ -207,7 +212,7 @@ def broad_convergence(
             "broad-basin linear convergence",
             float(distance) ** 2,
             height * rates.broad_envelope(t, gap, c.delta, speed * run.eta, alpha),
-            1e-14,  # a distance is computed to a few units of rounding, its square accordingly
+            run.squares_scale,
         )
         for t, distance in enumerate(run.distances)
     ]
@@ -224,7 +229,7 @@ def local_convergence(run: Trajectory, *, speed: float = 1.0, height: float = 1.
             "sharper local linear convergence",
             float(distance) ** 2,
             height * rates.local_envelope(t, gap, c.delta, speed * run.eta),
-            1e-14,
+            run.squares_scale,
         )
         for t, distance in enumerate(run.distances)
     ]
