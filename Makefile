@@ -15,8 +15,10 @@ help:  ## list the targets
 demo: $(VENV)/.plot  ## find an eigenspace on four local processes, one of them ten times slower
 	$(BIN)/grassia demo
 
+# As many tests at once as there are cores; each keeps BLAS to one thread, or they would share them.
 test: $(VENV)/.dev  ## run every test and doctest
-	$(BIN)/python -m pytest --doctest-modules --doctest-ignore-import-errors src tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal \
+	  --doctest-modules --doctest-ignore-import-errors src tests
 
 lint: $(VENV)/.dev  ## check style and types
 	$(BIN)/ruff check $(CODE)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import importlib
 import os
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +20,53 @@ def serial(workers: int | None = None, **options: Any) -> Backend:
     return Serial(**options)  # it has one worker, whatever is asked
 
 
+@cache
+def ray_cluster() -> Any:
+    """One for the session: to start it takes longer than most tests."""
+    ray = pytest.importorskip("ray")
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    atexit.register(ray.shutdown)
+    return ray
+
+
+@cache
+def dask_client() -> Any:
+    """The same."""
+    distributed = pytest.importorskip("distributed")
+    cluster = distributed.LocalCluster(n_workers=4, threads_per_worker=1, dashboard_address=None)
+    client = distributed.Client(cluster)
+    atexit.register(cluster.close)
+    atexit.register(client.close)
+    return client
+
+
+def on_ray(**options: Any) -> Backend:
+    ray_cluster()
+    return importlib.import_module("grassia.backends.ray").Ray(**options)
+
+
+def on_dask(**options: Any) -> Backend:
+    return importlib.import_module("grassia.backends.dask").Dask(client=dask_client(), **options)
+
+
 #: Every engine that must keep the contract: a factory that takes `workers` and `faults`.
 ENGINES: dict[str, Callable[..., Backend]] = {
     "serial": serial,
     "threads": Threads,
     "processes": Processes,
     "simulated": Simulated,
+    "ray": on_ray,
+    "dask": on_dask,
 }
+CLUSTERS = ("ray", "dask")
 
 
-@pytest.fixture(params=ENGINES)
+def each_engine() -> list[Any]:
+    """Their names, those that need a cluster marked so."""
+    return [pytest.param(name, marks=pytest.mark.engines) if name in CLUSTERS else name for name in ENGINES]
+
+
+@pytest.fixture(params=each_engine())
 def engine(request: pytest.FixtureRequest) -> Iterator[Callable[..., Backend]]:
     """The factory of one back-end; what it made is closed after the test."""
     made: list[Backend] = []
@@ -74,9 +114,13 @@ def eventually(holds: Callable[[], bool], seconds: float = 30.0) -> bool:
 
 
 @pytest.fixture
-def nothing_is_left() -> Iterator[None]:
-    """No child process and no shared memory segment outlives the test."""
+def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No child process and no shared memory segment outlives the test.
+
+    The workers of a cluster outlive it, and are replaced when a test kills them.
+    """
+    mark = request.node.get_closest_marker("engines")
     before = set(children())
     yield
-    assert set(children()) <= before
+    assert mark is not None or set(children()) <= before
     assert not segments()

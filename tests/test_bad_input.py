@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
 import grassia
-from grassia import GrassiaError, InvalidComponent, InvalidInput
+from grassia import GrassiaError, InvalidComponent, InvalidInput, MissingExtra
 from grassia.data import NpyRowsLoader, OperatorLoader
 from grassia.geometry import projection_distance
 
@@ -350,9 +351,10 @@ def test_a_component_that_always_fails_is_an_error_that_names_it_and_the_cause(e
     assert isinstance(caught.value.__cause__, ConnectionError)
 
 
-@pytest.mark.parametrize("name", ["ray", "dask"])
-def test_a_backend_that_is_still_to_come_says_so(name):
-    with pytest.raises(InvalidInput, match="not in this version yet; use 'processes'"):
+@pytest.mark.parametrize(("name", "package"), [("ray", "ray"), ("dask", "distributed")])
+def test_an_engine_that_is_not_installed_names_its_extra(name, package, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)  # as if it were not
+    with pytest.raises(MissingExtra, match=rf"grassia\[{name}\]"):
         grassia.eigenspace(np.eye(3), 1, backend=name)
 
 

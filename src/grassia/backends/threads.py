@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from grassia._blas import ServerThreads
 from grassia.backends.base import Backend, Faults, deal, threads_for
+from grassia.backends.withdrawals import Withdrawals
 from grassia.faults import Crash, Injector, perform
 from grassia.interruption import Withdrawn, watching
 from grassia.messages import Failure, Lost, Message, Restored, Task
@@ -23,42 +24,21 @@ _Mail = queue.SimpleQueue[list[Message]]
 _Inbox = queue.SimpleQueue[Task | None]
 
 
-class _Desk:
+class _Desk(Withdrawals):
     """What a worker and the server share: tasks to do, and which of them are not wanted any more."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.inbox: _Inbox = queue.SimpleQueue()
-        self._changed = threading.Condition()
-        self._dropped: set[int] = set()
-        self._stopped = False
 
     def put(self, task: Task) -> None:
         if task.instead is not None:
-            with self._changed:
-                self._dropped.add(task.instead)
-                self._changed.notify()
+            self.drop(task.instead)
         self.inbox.put(task)
 
     def stop(self) -> None:
-        with self._changed:
-            self._stopped = True
-            self._changed.notify()
+        super().stop()
         self.inbox.put(None)
-
-    @property
-    def stopped(self) -> bool:
-        return self._stopped
-
-    def unwanted(self, number: int) -> bool:
-        """Whether the answer to a task is wanted no more, or nothing is."""
-        return self._stopped or number in self._dropped
-
-    def sleep(self, seconds: float, number: int) -> None:
-        """An injected delay of a task; ends when the task is dropped or the worker stopped."""
-        with self._changed:
-            self._changed.wait_for(lambda: self.unwanted(number), seconds)
-        if number in self._dropped:
-            raise Withdrawn
 
 
 class Threads(Backend):
