@@ -342,11 +342,8 @@ def test_what_is_not_a_component_is_refused_by_its_index(obj, text):
         ([np.eye(3), np.eye(2)], 1, "component 1: all components must have the same number"),
         ([[1.0, 2.0]], None, "component 0: rows must be a 2-D array.* got list"),
         (7, None, "rows must be a 2-D array, .* got int"),
-        (
-            "rows.csv",
-            None,
-            r"must be a \.npy file; got rows\.csv; load other formats in a callable",
-        ),
+        ("rows.csv", None, r"the rows file must exist; there is none at rows\.csv"),
+        ("rows.doc", None, r"suffix that tells its format \(\.npy, .*got rows\.doc; .* in a callable"),
         ([np.eye(3), "gone.npy"], None, "component 1: the rows file must exist.* at gone.npy"),
     ],
 )

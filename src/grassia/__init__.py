@@ -26,11 +26,15 @@ if TYPE_CHECKING:
         MissingExtra,
         ReplayMismatch,
     )
+    from grassia.estimators import PCA, TruncatedSVD
     from grassia.faults import Fault, Injector
+    from grassia.planning import Plan, plan
     from grassia.result import History, Result, Status
     from grassia.run import Progress
+    from grassia.scipy_api import eigsh, svds
 
 __all__ = [
+    "PCA",
     "Bound",
     "Certificate",
     "Certifier",
@@ -45,20 +49,25 @@ __all__ = [
     "MatrixComponent",
     "MissingExtra",
     "OperatorComponent",
+    "Plan",
     "Progress",
     "ReplayMismatch",
     "Result",
     "RowsComponent",
     "Status",
     "SumComponent",
+    "TruncatedSVD",
     "__version__",
     "backends",
     "datasets",
     "eigenspace",
+    "eigsh",
     "from_rows",
     "geometry",
+    "plan",
     "replay",
     "solvers",
+    "svds",
     "theory",
 ]
 
@@ -75,9 +84,12 @@ _HOME = {
     ),
     "grassia.data": ("Components", "from_rows"),
     "grassia.errors": ("GrassiaError", "InvalidComponent", "InvalidInput", "MissingExtra", "ReplayMismatch"),
+    "grassia.estimators": ("PCA", "TruncatedSVD"),
     "grassia.faults": ("Fault", "Injector"),
+    "grassia.planning": ("Plan", "plan"),
     "grassia.result": ("History", "Result", "Status"),
     "grassia.run": ("Progress",),
+    "grassia.scipy_api": ("eigsh", "svds"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

@@ -11,10 +11,11 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse.linalg import LinearOperator
 
-from grassia import gram
 from grassia.errors import InvalidComponent, InvalidInput
 
 Float = NDArray[np.float64]
+
+OVERFLOW = "the squares of the rows must not overflow float64; rescale the data"
 
 
 def rows_shape(rows: Any) -> tuple[int, int]:
@@ -154,10 +155,3 @@ def operator_size(operator: Any, n_features: int | None) -> int:
 
 def symmetry_tolerance(dtype: np.dtype[Any]) -> float:
     return {2: 2e-3, 4: 1e-5}.get(dtype.itemsize, 1e-10) if dtype.kind == "f" else 1e-10
-
-
-def bad_rows(X: Any) -> str:
-    row = gram.first_bad_row(X)
-    if row is None:
-        return "the squares of the rows must not overflow float64; rescale the data"
-    return f"rows must be finite; row {row} holds NaN or inf; drop or fill it first"

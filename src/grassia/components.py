@@ -1,16 +1,12 @@
 """Components: the symmetric matrices ``A_i`` whose weighted sum is the matrix of interest.
 
-A component can multiply a block of vectors and tell its moments; that is all a solver needs. To
-add another kind (data on an accelerator, a remote service), subclass `Component` and write two
-methods, `Component._measure` and `Component._product`; a third, `Component._product_single`, if it
-can multiply faster in single precision.
+Matrices, operators and sums are here; what they have in common is in `grassia.component`, those made of rows
+are in `grassia.rows`.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,9 +16,12 @@ from scipy.sparse.linalg import LinearOperator
 
 from grassia import _checks, gram
 from grassia._checks import matrix_shape, rows_shape
+from grassia.component import Component, Moments
 from grassia.errors import InvalidComponent
+from grassia.rows import BlockedRows, RowsComponent
 
 __all__ = [
+    "BlockedRows",
     "Component",
     "MatrixComponent",
     "Moments",
@@ -34,159 +33,6 @@ __all__ = [
 ]
 
 Float = NDArray[np.float64]
-
-# With |mean|^2 beyond this many traces, centring by algebra would lose digits that an explicit
-# subtraction keeps, so tiles are centred in a buffer instead.
-_LARGE_OFFSET = 1e4
-# The same in single precision, which has fewer digits to lose; beyond _LARGE_OFFSET it is not used.
-_LARGE_OFFSET_SINGLE = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class Moments:
-    """What is known about a component before any product.
-
-    Attributes
-    ----------
-    n_features : int
-        Size ``d`` of the symmetric operator.
-    count : float or None
-        Number of rows; None when the component is not made of rows.
-    mean : ndarray of shape (d,) or None
-        The component's own mean; None when it is not centred.
-    trace : float or None
-        Trace of the operator before the rank-one term that `Component.recenter` adds; None when
-        unknown.
-    positive : bool
-        Whether the operator is known to be positive semidefinite.
-    noise : float
-        How far products may be from those of an exact symmetric operator, beyond rounding at the
-        operator's own size: the part of a matrix that is not symmetric, digits lost far from the origin.
-    single : bool
-        Whether ``single=True`` makes a difference to `Component.apply`. It is then faster, and its
-        error some float32 rounding units of the operator's size.
-    """
-
-    n_features: int
-    count: float | None
-    mean: Float | None
-    trace: float | None
-    positive: bool
-    noise: float = 0.0
-    single: bool = False
-
-
-class Component(ABC):
-    """One symmetric operator ``A_i`` of size ``d``.
-
-    A subclass calls ``super().__init__(d)`` and writes `_measure`, which validates the data and
-    returns its `Moments`, and `_product`, which multiplies a checked float64 block. Caching,
-    checks of the block and the rank-one term of centred rows are done here. One that can also
-    multiply in single precision writes `_product_single` and says so in ``Moments.single``.
-
-    Notes
-    -----
-    A component is used by one thread at a time, and `recenter` changes it: do not share one
-    between two solvers.
-    """
-
-    def __init__(self, n_features: int) -> None:
-        self.n_features = n_features
-        self._moments: Moments | None = None
-        self._offset: Float | None = None
-
-    @abstractmethod
-    def _measure(self) -> Moments:
-        """Validate the data and return its moments; called once."""
-
-    @abstractmethod
-    def _product(self, V: Float) -> Float:
-        """``A_i V`` in a new C-contiguous array, for a C-contiguous float64 block of d rows."""
-
-    def _product_single(self, V: Float) -> Float:
-        """`_product` in faster, less exact arithmetic; called only if ``Moments.single``."""
-        return self._product(V)
-
-    def moments(self) -> Moments:
-        """Count, mean, trace and sign; reads the data at most once, then answers from memory.
-
-        Raises
-        ------
-        InvalidComponent
-            If the data holds NaN or infinities, is not symmetric, or breaks another rule.
-        """
-        if self._moments is None:
-            self._moments = self._measure()
-        return self._moments
-
-    def apply(self, V: ArrayLike, single: bool = False) -> Float:
-        """``A_i V``, plus ``(mu_i - mu)((mu_i - mu)^T V)`` once `recenter` has told the mean.
-
-        Parameters
-        ----------
-        V : array-like of shape (n_features, b)
-            Any real dtype; the arithmetic is float64.
-        single : bool, default False
-            Multiply in float32 where ``moments().single`` says that the data allow it; where they
-            do not, nothing changes.
-
-        Returns
-        -------
-        ndarray of shape (n_features, b)
-            New, float64, C-contiguous.
-        """
-        block = _checks.block_of(V, self.n_features)
-        out = self._product_single(block) if single and self.moments().single else self._product(block)
-        if self._offset is not None:
-            out += np.outer(self._offset, self._offset @ block)
-        return out
-
-    def dense(self, single: bool = False) -> Float:
-        """``A_i`` itself, d x d, with the same rank-one term as `apply`; for d up to a few thousand.
-
-        `single` is that of `apply`.
-
-        Cost: that of the kind of component (rows: ``m d^2`` flops in one read), and d^2 numbers of
-        memory a few times over.
-        """
-        out = self._dense_single() if single and self.moments().single else self._dense()
-        if self._offset is not None:
-            out += np.outer(self._offset, self._offset)
-        return out
-
-    def _dense(self) -> Float:
-        """``A_i`` without the rank-one term, in a new array; by products with the identity."""
-        d, step = self.n_features, 256
-        out = np.empty((d, d))
-        for start in range(0, d, step):
-            width = min(step, d - start)
-            block = np.zeros((d, width))
-            block[np.arange(start, start + width), np.arange(width)] = 1.0
-            out[:, start : start + width] = self._product(block)
-        return (out + out.T) / 2.0
-
-    def _dense_single(self) -> Float:
-        """`_dense` in faster, less exact arithmetic; called only if ``Moments.single``."""
-        return self._dense()
-
-    def recenter(self, mean: ArrayLike) -> None:
-        """Tell a centred component the mean ``mu`` of all the data; no effect on other kinds.
-
-        From then on `apply` stands for the second moment of the rows about ``mu``, so that the
-        weighted sum over components is the covariance of all rows together. A second call replaces
-        the first.
-        """
-        own = self.moments().mean
-        if own is not None:
-            self._offset = own - _checks.mean_of(mean, self.n_features)
-
-    def trace_about(self, mean: ArrayLike) -> float | None:
-        """Trace of what `apply` stands for after ``recenter(mean)``; None when unknown."""
-        moments = self.moments()
-        if moments.trace is None or moments.mean is None:
-            return moments.trace
-        offset = moments.mean - _checks.mean_of(mean, self.n_features)
-        return moments.trace + float(offset @ offset)
 
 
 class MatrixComponent(Component):
@@ -258,126 +104,6 @@ class MatrixComponent(Component):
     def _dense(self) -> Float:
         A: Any = self._matrix
         return np.array(A.toarray() if self._sparse else A, dtype=np.float64, order="C")
-
-
-class RowsComponent(Component):
-    """The covariance, or second moment, of the rows of ``X``, without forming a d x d matrix.
-
-    Stands for ``(1/m)(X - 1 mu_i^T)^T (X - 1 mu_i^T)`` with ``mu_i`` the mean of these rows, or for
-    ``X^T X / m`` with ``center=False``.
-
-    Parameters
-    ----------
-    rows : array, memmap or sparse of shape (m, d)
-        Any real dtype. Sparse rows are kept as CSR and centred by algebra, never filled in.
-    center : bool, default True
-    tile_rows : int, optional
-        Rows multiplied at a time; by default chosen from the sizes, see `gram.dense_tile_rows`.
-
-    Notes
-    -----
-    Each `apply` reads the rows once, in tiles, at ``4 m d b`` flops (``4 nnz b`` sparse), computing
-    in float64; other dtypes are upcast tile by tile. With ``single=True`` dense rows of float32,
-    float16, bool or integers of at most 16 bits are multiplied in float32 and summed over tiles in
-    float64, unless their mean dwarfs their spread or float32 would overflow.
-
-    A memmap is read through the page cache and not copied into memory. Fortran-ordered memmaps
-    work, but every tile then touches every page. NaN and infinities are found by `moments`, which
-    `apply` in double precision does not call when ``center=False``.
-
-    Examples
-    --------
-    >>> X = np.array([[1.0, 0.0], [3.0, 4.0]])
-    >>> C = RowsComponent(X)
-    >>> C.apply(np.eye(2))
-    array([[1., 2.],
-           [2., 4.]])
-    >>> C.moments().mean
-    array([2., 2.])
-    """
-
-    def __init__(self, rows: Any, center: bool = True, tile_rows: int | None = None) -> None:
-        m, d = rows_shape(rows)
-        super().__init__(d)
-        if tile_rows is not None:
-            _checks.require_count(tile_rows, "tile_rows")
-        self.n_rows = m
-        self.center = bool(center)
-        self._tile_rows = tile_rows
-        self._sparse = bool(sp.issparse(rows))
-        self._tiles: list[tuple[Any, Any]] = []
-        if self._sparse:
-            self._rows = gram.canonical_csr(rows)
-            self._tiles = list(gram.sparse_tiles(self._rows, tile_rows))
-        else:
-            # The plain-array view of a memmap spares the subclass's cost at every slice.
-            self._rows = np.asarray(rows)
-        # How tiles are centred, in double and in single precision; decided when measured.
-        self._explicit = False
-        self._explicit_single = False
-
-    def _measure(self) -> Moments:
-        d = self.n_features
-        if self._sparse:
-            sums = gram.sparse_row_sums(self._tiles, d, self.center)
-        else:
-            sums = gram.dense_row_sums(self._rows, self.center, tile_rows=self._dense_tile())
-        if not np.isfinite(sums.squares):
-            raise InvalidComponent(_checks.bad_rows(self._rows))
-        _checks.require_exact_integers(self._rows)
-        trace = sums.squares / self.n_rows
-        mean = sums.mean
-        offset_squared = 0.0 if mean is None else float(mean @ mean)
-        self._explicit = offset_squared > _LARGE_OFFSET * trace
-        self._explicit_single = offset_squared > _LARGE_OFFSET_SINGLE * trace
-        offset = float(np.finfo(np.float64).eps * np.sqrt(offset_squared))
-        noise = 4.0 * offset * float(np.sqrt(trace)) + offset**2
-        single = self._single_suffices(trace, trace + offset_squared)
-        return Moments(d, float(self.n_rows), mean, trace, True, noise, single)
-
-    def _single_suffices(self, trace: float, trace_about_zero: float) -> bool:
-        if self._sparse or self._explicit or not gram.exact_in_single(self._rows.dtype):
-            return False
-        # A bound on any number met on the way, for blocks whose entries are at most one.
-        largest = self.n_rows * trace_about_zero * float(np.sqrt(self.n_features))
-        return gram.single_in_range(trace, largest)
-
-    def _dense_tile(self) -> int:
-        return self._tile_rows or gram.dense_tile_rows(self.n_features)
-
-    def _mean(self) -> Float | None:
-        return self.moments().mean if self.center else None
-
-    def _product(self, V: Float) -> Float:
-        mean = self._mean()
-        if self._sparse:
-            out = gram.sparse_gram_product(self._tiles, V, mean)
-        else:
-            tile, explicit = self._dense_tile(), self._explicit
-            out = gram.dense_gram_product(self._rows, V, mean, tile_rows=tile, explicit=explicit)
-        out /= self.n_rows
-        return out
-
-    def _product_single(self, V: Float) -> Float:
-        tile, explicit = self._dense_tile(), self._explicit_single
-        mean = self._mean()
-        out = gram.dense_gram_product(self._rows, V, mean, tile_rows=tile, explicit=explicit, single=True)
-        out /= self.n_rows
-        return out
-
-    def _dense(self) -> Float:
-        mean = self._mean()
-        if self._sparse:
-            out = gram.sparse_gram(self._tiles, self.n_features, mean)
-        else:
-            out = gram.dense_gram(self._rows, mean, tile_rows=self._tile_rows)
-        out /= self.n_rows
-        return out
-
-    def _dense_single(self) -> Float:
-        out = gram.dense_gram(self._rows, self._mean(), tile_rows=self._tile_rows, single=True)
-        out /= self.n_rows
-        return out
 
 
 class OperatorComponent(Component):

@@ -57,13 +57,18 @@ class Exclusion:
     def upper_bound(self, floor: float, goal: float, known: float = math.inf) -> float:
         """March down from where `Y = G / x` does, interval by interval, as far as it goes or to the goal."""
         upper = min(self.start(), known)
+        if not math.isfinite(upper) or upper <= goal:
+            return upper
+        above = self._best(upper)
         share = 0.75  # of the way to the floor; what was possible once is mostly possible again
         for _ in range(_EVALUATIONS):
             if upper <= goal or share < 0.02:
                 break
             x = max(goal, upper - share * (upper - floor))
-            if self.excludes(x, upper):
-                upper = x
+            below = self._best(x)
+            if below is not None and self._excludes(x, below, upper, above):
+                upper, above = x, below
+                share = min(0.75, 1.3 * share)
             else:
                 share *= 0.6
         return upper
@@ -76,18 +81,35 @@ class Exclusion:
         square = product.T @ product + self.G.T @ self.C @ self.G
         return (_norm(square) + self.noise * float(np.linalg.norm(self.G, 2))) / self.limit
 
-    def excludes(self, low: float, high: float) -> bool:
-        """Whether every x with low <= x <= high is excluded, low being above the spectrum of T.
-
-        With the best `Y` at low, `Y (low - a) / (x - a)` serves further on, for any a < low: the block to
-        be measured is then affine in 1 / (x - a), so its norm is largest at an end of the interval.
-        """
-        shifted = self.T - low * np.eye(len(self.T))
+    def _best(self, x: float) -> tuple[Array, float] | None:
+        """The best `Y` at x, above the spectrum of T, and what it leaves of the block."""
+        shifted = self.T - x * np.eye(len(self.T))
         try:
-            factor = cho_factor(shifted @ shifted + self.C, overwrite_a=True, check_finite=False)
+            factor = cho_factor(shifted @ shifted + self.C, check_finite=False)
         except LinAlgError:
-            return False
+            return None
         Y = -cho_solve(factor, shifted @ self.G, check_finite=False)
+        inside = self.G + shifted @ Y
+        left = _norm(inside.T @ inside + Y.T @ self.C @ Y)
+        return Y, left + self.noise * _norm(Y.T @ Y)
+
+    def _excludes(
+        self, low: float, below: tuple[Array, float], high: float, above: tuple[Array, float] | None
+    ) -> bool:
+        """Whether every x with low <= x <= high is excluded, given the best `Y` at both ends.
+
+        Either by what lies between them, `Y = (1 - s) Y_low + s Y_high` at `x = (1 - s) low + s high`: what
+        that leaves is between what the two leave, but for `s (1 - s) (high - low) Q (Y_high - Y_low)`. Or by
+        `Y_low` alone: `Y_low (low - a) / (x - a)` serves further on, for any a < low, since the block to be
+        measured is then affine in 1 / (x - a) and its norm largest at an end of the interval.
+        """
+        Y, left = below
+        if left >= self.limit:
+            return False
+        if above is not None:
+            bend = (high - low) / 4.0 * float(np.linalg.norm(above[0] - Y, 2))
+            if max(left, above[1]) + bend < self.limit:
+                return True
         TY, outside = self.T @ Y, Y.T @ self.C @ Y
         allowance = self.noise * _norm(Y.T @ Y)
 
@@ -96,8 +118,6 @@ class Exclusion:
             inside = self.G + r * (TY - x * Y)
             return _norm(inside.T @ inside + r * r * outside) + allowance < self.limit
 
-        if not short(low, self.bottom):
-            return False
         poles = (self.top - t * (self.top - self.bottom) for t in (0.0, 0.25, 0.5, 1.0))
         return any(short(high, pole) for pole in poles if pole < low)
 

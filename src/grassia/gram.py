@@ -8,7 +8,7 @@ Nothing in this module checks its arguments: the components do.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -31,7 +31,8 @@ __all__ = [
     "dense_row_sums",
     "dense_tile_rows",
     "exact_in_single",
-    "first_bad_row",
+    "first_bad_entry",
+    "merged_row_sums",
     "scan_symmetry",
     "single_block",
     "single_in_range",
@@ -317,6 +318,29 @@ class RowSums:
         self.count = total
 
 
+def merged_row_sums(parts: Iterable[RowSums]) -> RowSums:
+    """The sums of all parts together, averaged about the first one's mean for the sake of digits.
+
+    Examples
+    --------
+    >>> parts = [RowSums(1, np.array([0.0]), 0.0), RowSums(3, np.array([4.0]), 6.0)]
+    >>> merged_row_sums(parts)
+    RowSums(count=4, mean=array([3.]), squares=18.0)
+    """
+    found = iter(parts)
+    sums = next(found)
+    origin = sums.mean
+    if origin is not None:
+        sums = RowSums(sums.count, np.zeros(len(origin)), sums.squares)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for part in found:
+            mean = None if part.mean is None or origin is None else part.mean - origin
+            sums.add(part.count, mean, part.squares)
+    if sums.mean is not None and origin is not None:
+        sums.mean += origin
+    return sums
+
+
 def dense_row_sums(X: NDArray[Any], center: bool, *, tile_rows: int) -> RowSums:
     """Mean and centred sum of squares in one tiled read, cut short once they are not finite."""
 
@@ -481,16 +505,24 @@ def canonical_csr(rows: Any) -> Any:
     return X
 
 
-def first_bad_row(X: Any) -> int | None:
-    """Index of the first row with NaN or inf, or None; a read made only on the way to an error."""
+def first_bad_entry(X: Any) -> tuple[int, int] | None:
+    """Row and column of the first NaN or inf, or None; a read made only on the way to an error.
+
+    Examples
+    --------
+    >>> first_bad_entry(np.array([[0.0, 1.0], [2.0, np.nan]]))
+    (1, 1)
+    """
     if sp.issparse(X):
         bad = np.flatnonzero(~np.isfinite(X.data))
-        return int(np.searchsorted(X.indptr, bad[0], side="right")) - 1 if bad.size else None
+        if not bad.size:
+            return None
+        return int(np.searchsorted(X.indptr, bad[0], side="right")) - 1, int(X.indices[bad[0]])
     step = dense_tile_rows(X.shape[1])
     for start in range(0, X.shape[0], step):
-        bad = np.flatnonzero(~np.isfinite(X[start : start + step]).all(axis=1))
-        if bad.size:
-            return start + int(bad[0])
+        found = np.argwhere(~np.isfinite(X[start : start + step]))
+        if found.size:
+            return start + int(found[0, 0]), int(found[0, 1])
     return None
 
 

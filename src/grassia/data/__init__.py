@@ -6,14 +6,14 @@ from grassia.data.loaders import (
     Extent,
     Loader,
     MatrixLoader,
-    MemmapRowsLoader,
-    NpyRowsLoader,
     OperatorLoader,
     RowsLoader,
     SumLoader,
     extent_of,
 )
+from grassia.data.mapped import MemmapRowsLoader, NpyRowsLoader
 from grassia.data.sources import Components, as_components, from_rows
+from grassia.data.stored import RowStore, StoredRowsComponent, StoredRowsLoader, StoreOpener, split_store
 
 __all__ = [
     "CallableLoader",
@@ -25,9 +25,14 @@ __all__ = [
     "MemmapRowsLoader",
     "NpyRowsLoader",
     "OperatorLoader",
+    "RowStore",
     "RowsLoader",
+    "StoreOpener",
+    "StoredRowsComponent",
+    "StoredRowsLoader",
     "SumLoader",
     "as_components",
     "extent_of",
     "from_rows",
+    "split_store",
 ]

@@ -6,16 +6,13 @@ not travel, except where a loader was made from an array in memory.
 
 from __future__ import annotations
 
-import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator
 
 from grassia.components import (
@@ -24,8 +21,10 @@ from grassia.components import (
     OperatorComponent,
     RowsComponent,
     SumComponent,
+    rows_shape,
 )
-from grassia.errors import InvalidComponent
+from grassia.data.blocks import BLOCK_BYTES, row_bytes, slices
+from grassia.errors import InvalidInput
 
 __all__ = [
     "CallableLoader",
@@ -33,14 +32,16 @@ __all__ = [
     "Extent",
     "Loader",
     "MatrixLoader",
-    "MemmapRowsLoader",
-    "NpyRowsLoader",
     "OperatorLoader",
     "RowsLoader",
     "SumLoader",
+    "blocks_of",
+    "centred",
     "described",
     "extent_of",
-    "open_npy",
+    "file_stamp",
+    "size_text",
+    "summary",
 ]
 
 
@@ -49,7 +50,7 @@ class Extent:
     """What is known of a component's data before any of it is read.
 
     `kind` is "rows", "matrix" or "operator"; `stored` counts the numbers kept, those of a sparse array
-    without its zeros.
+    without its zeros. `dtype` is that of these numbers, None where it is not known.
     """
 
     kind: str
@@ -57,19 +58,31 @@ class Extent:
     n_rows: int = 0
     stored: int = 0
     sparse: bool = False
+    dtype: np.dtype[Any] | None = None
 
     @classmethod
     def of(cls, kind: str, data: Any) -> Extent:
         m, d = (int(size) for size in data.shape)
         sparse = bool(sp.issparse(data))
-        return cls(kind, d, m, int(data.nnz) if sparse else m * d, sparse)
+        return cls(kind, d, m, int(data.nnz) if sparse else m * d, sparse, np.dtype(data.dtype))
+
+    @property
+    def nbytes(self) -> int | None:
+        """Bytes in memory, those of a sparse array with its indices; None where the dtype is not known."""
+        if self.dtype is None:
+            return None
+        per_row = self.stored / max(self.n_rows, 1) if self.sparse else None
+        if per_row is None:
+            return self.stored * self.dtype.itemsize
+        return round(self.n_rows * row_bytes(self.n_features, self.dtype, per_row))
 
 
 @runtime_checkable
 class Loader(Protocol):
     """Anything with `open`, and better also `describe`, `n_features` (an int or None) and `extent()`.
 
-    It must survive pickling by cloudpickle when workers are other processes.
+    Loaders of rows also have ``blocks(max_bytes)``, which goes over the rows themselves, and may have
+    `feature_names`. A loader must survive pickling by cloudpickle when workers are other processes.
     """
 
     def open(self) -> Component:
@@ -101,7 +114,7 @@ class MatrixLoader:
         return MatrixComponent(self.matrix)
 
     def describe(self) -> str:
-        return f"matrix {_summary(self.matrix)}"
+        return f"matrix {summary(self.matrix)}"
 
     def extent(self) -> Extent:
         return Extent.of("matrix", self.matrix)
@@ -119,140 +132,26 @@ class RowsLoader:
 
     rows: Any
     center: bool = True
+    feature_names: tuple[str, ...] | None = None
 
     @property
     def n_features(self) -> int:
         return int(np.shape(self.rows)[1])
 
     def open(self) -> Component:
-        return RowsComponent(self.rows, self.center)
+        component = RowsComponent(self.rows, self.center)
+        component.feature_names = self.feature_names
+        return component
+
+    def blocks(self, max_bytes: int = BLOCK_BYTES) -> Iterator[Any]:
+        """The rows as they are, not centred, in views of at most `max_bytes`."""
+        return slices(self.rows, max_bytes)
 
     def describe(self) -> str:
-        return f"rows {_summary(self.rows)}{_centred(self.center)}"
+        return f"rows {summary(self.rows)}{centred(self.center)}"
 
     def extent(self) -> Extent:
         return Extent.of("rows", self.rows)
-
-
-def file_stamp(path: str) -> tuple[int, int] | None:
-    """Size and time of last change of a file; None when it cannot be seen."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_size, found.st_mtime_ns
-
-
-@dataclass(frozen=True, slots=True)
-class NpyRowsLoader:
-    """Rows ``start:stop`` of a two-dimensional ``.npy`` file, mapped and not loaded.
-
-    The worker must see the file under the same path. Only the header is read until the first
-    product or moment.
-    """
-
-    path: str
-    start: int = 0
-    stop: int | None = None
-    center: bool = True
-    stamp: tuple[int, int] | None = None  # size and time of change when the source was described
-
-    @property
-    def n_features(self) -> int | None:
-        """Read from the header; None when the file cannot be seen from here."""
-        try:
-            shape = open_npy(self.path).shape
-        except InvalidComponent:
-            return None
-        return int(shape[1]) if len(shape) == 2 else None
-
-    def open(self) -> Component:
-        if self.stamp is not None and file_stamp(self.path) not in (None, self.stamp):
-            raise InvalidComponent(
-                f"{self.path} must not change while it is in use; it has, since `from_rows` looked at it; "
-                "call `from_rows` again"
-            )
-        return RowsComponent(open_npy(self.path)[self.start : self.stop], self.center)
-
-    def describe(self) -> str:
-        name = Path(self.path).name
-        try:
-            rows = open_npy(self.path)[self.start : self.stop]
-        except InvalidComponent:
-            return f"rows of {name}, which cannot be opened here{_centred(self.center)}"
-        return f"rows {_summary(rows)}, from {name}[{self.start}:]{_centred(self.center)}"
-
-    def extent(self) -> Extent | None:
-        try:
-            return Extent.of("rows", open_npy(self.path)[self.start : self.stop])
-        except (InvalidComponent, ValueError):
-            return None
-
-
-@dataclass(frozen=True, slots=True)
-class MemmapRowsLoader:
-    """Rows in a raw file: what a `numpy.memmap`, or a slice of one, shows, without the data.
-
-    `offset` and `strides` are in bytes. Use `of` to make one from a memmap.
-    """
-
-    path: str
-    dtype: str
-    offset: int
-    shape: tuple[int, int]
-    strides: tuple[int, int]
-    center: bool = True
-
-    @classmethod
-    def of(cls, rows: NDArray[Any], center: bool = True) -> MemmapRowsLoader | None:
-        """The loader for a memmap of a file, or None when the file alone cannot give it back.
-
-        That is so for copy-on-write maps (their changes are not in the file), maps without a file
-        name, deleted files and reversed views.
-        """
-        name = getattr(rows, "filename", None)
-        if not isinstance(rows, np.memmap) or name is None or rows.mode == "c":
-            return None
-        base: Any = rows
-        while isinstance(base, np.ndarray):
-            base = base.base
-        if not isinstance(base, mmap.mmap) or not os.path.exists(name):
-            return None
-        if min(rows.strides) < 0:
-            return None
-        # A slice keeps the offset of the whole map, so its own is worked out from addresses; the
-        # map itself begins at the page boundary at or before the offset it was asked for.
-        begin = rows.offset - rows.offset % mmap.ALLOCATIONGRANULARITY
-        offset = begin + rows.ctypes.data - np.frombuffer(base, np.uint8).ctypes.data
-        m, d = rows.shape
-        path = os.path.abspath(os.fspath(name))
-        s0, s1 = rows.strides
-        return cls(path, rows.dtype.str, offset, (m, d), (s0, s1), center)
-
-    @property
-    def n_features(self) -> int:
-        return self.shape[1]
-
-    def open(self) -> Component:
-        dtype = np.dtype(self.dtype)
-        extent = dtype.itemsize
-        extent += sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
-        try:
-            data = np.memmap(self.path, np.uint8, "r", self.offset, (extent,))
-        except (OSError, ValueError) as error:
-            raise InvalidComponent(f"cannot map the rows file {self.path}: {error}") from error
-        rows = np.ndarray(self.shape, dtype, buffer=data.data, strides=self.strides)
-        return RowsComponent(rows, self.center)
-
-    def describe(self) -> str:
-        m, d = self.shape
-        dtype = np.dtype(self.dtype)
-        text = f"rows {m} x {d}, {dtype}, {_size(m * d * dtype.itemsize)}"
-        return f"{text}, mapped from {Path(self.path).name}{_centred(self.center)}"
-
-    def extent(self) -> Extent:
-        m, d = self.shape
-        return Extent("rows", d, m, m * d)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,9 +175,15 @@ class CallableLoader:
     def open(self) -> Component:
         return RowsComponent(self.function(), self.center)
 
+    def blocks(self, max_bytes: int = BLOCK_BYTES) -> Iterator[Any]:
+        """The rows as they are, not centred; the function is called, and its rows are cut."""
+        rows = self.function()
+        rows_shape(rows)
+        yield from slices(rows if sp.issparse(rows) else np.asarray(rows), max_bytes)
+
     def describe(self) -> str:
         name = getattr(self.function, "__qualname__", type(self.function).__name__)
-        return f"rows from {name}(){_centred(self.center)}"
+        return f"rows from {name}(){centred(self.center)}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -343,6 +248,16 @@ class SumLoader:
     def open(self) -> Component:
         return SumComponent([loader.open() for loader in self.loaders], self.weights)
 
+    @property
+    def feature_names(self) -> tuple[str, ...] | None:
+        names = (getattr(loader, "feature_names", None) for loader in self.loaders)
+        return next((found for found in names if found is not None), None)
+
+    def blocks(self, max_bytes: int = BLOCK_BYTES) -> Iterator[Any]:
+        """The rows of all parts as they are, not centred, one part after the other."""
+        for loader in self.loaders:
+            yield from blocks_of(loader, max_bytes)
+
     def describe(self) -> str:
         return f"sum of {len(self.loaders)}: " + "; ".join(map(described, self.loaders))
 
@@ -353,7 +268,9 @@ class SumLoader:
             return None
         rows, stored = sum(part.n_rows for part in found), sum(part.stored for part in found)
         sparse = any(part.sparse for part in found)
-        return Extent(found[0].kind, found[0].n_features, rows, stored, sparse)
+        dtypes = [part.dtype for part in found if part.dtype is not None]
+        dtype = np.result_type(*dtypes) if len(dtypes) == len(found) else None
+        return Extent(found[0].kind, found[0].n_features, rows, stored, sparse, dtype)
 
 
 def described(loader: Any) -> str:
@@ -369,39 +286,51 @@ def extent_of(loader: Any) -> Extent | None:
     return found
 
 
-def open_npy(path: str) -> NDArray[Any]:
-    """Map a ``.npy`` file for reading; only its header is read.
+def blocks_of(loader: Any, max_bytes: int = BLOCK_BYTES) -> Iterator[Any]:
+    """The loader's own rows, block by block.
 
     Raises
     ------
-    InvalidComponent
-        If the file is missing or is not a ``.npy`` file of numbers.
+    InvalidInput
+        If it is not one of rows.
     """
+    blocks = getattr(loader, "blocks", None)
+    if not callable(blocks):
+        raise InvalidInput(
+            f"rows can be gone over only where components are made of rows; this is: {described(loader)}; "
+            "use from_rows"
+        )
+    yield from blocks(max_bytes)
+
+
+def file_stamp(path: str) -> tuple[int, int] | None:
+    """Size and time of last change of a file; None when it cannot be seen."""
     try:
-        return np.lib.format.open_memmap(path, mode="r")
-    except FileNotFoundError as error:
-        raise InvalidComponent(
-            f"the rows file must exist where the worker runs; there is none at {path}"
-        ) from error
-    except (OSError, ValueError) as error:
-        raise InvalidComponent(
-            f"{path} must be a .npy file holding a non-empty array of numbers; {error}; "
-            "write it with numpy.save"
-        ) from error
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns
 
 
-def _centred(center: bool) -> str:
+def centred(center: bool) -> str:
+    """The words of a description for `center`."""
     return ", centred" if center else ", not centred"
 
 
-def _summary(data: Any) -> str:
+def summary(data: Any) -> str:
+    """Shape, dtype and size of an array, or the number of entries of a sparse one."""
     m, d = data.shape
     if sp.issparse(data):
         return f"{m} x {d}, {data.dtype}, sparse with {data.nnz} stored"
-    return f"{m} x {d}, {data.dtype}, {_size(data.nbytes)}"
+    return f"{m} x {d}, {data.dtype}, {size_text(data.nbytes)}"
 
 
-def _size(n: int) -> str:
+def size_text(n: int) -> str:
+    """A number of bytes in words.
+
+    >>> size_text(999), size_text(1_250_000)
+    ('999 B', '1.2 MB')
+    """
     size = float(n)
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:

@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator
 
-from grassia import gram
 from grassia._checks import require_count
-from grassia.components import Component, matrix_shape, rows_shape
+from grassia.components import Component, matrix_shape
+from grassia.data.blocks import BLOCK_BYTES, even_cuts
+from grassia.data.cutting import Divisible, divide, open_source
 from grassia.data.loaders import (
-    CallableLoader,
     ComponentLoader,
+    Extent,
     Loader,
     MatrixLoader,
-    MemmapRowsLoader,
-    NpyRowsLoader,
     OperatorLoader,
-    RowsLoader,
-    SumLoader,
+    blocks_of,
     described,
-    file_stamp,
-    open_npy,
+    extent_of,
+    size_text,
 )
+from grassia.data.several import groups_by_rows, merged
 from grassia.errors import InvalidComponent, InvalidInput
 
 __all__ = ["Components", "as_components", "from_rows"]
@@ -48,6 +46,9 @@ class Components(Sequence[Loader]):
       0  rows 4 x 2, float64, 64 B, centred
       1  rows 3 x 2, float64, 48 B, centred
       2  rows 3 x 2, float64, 48 B, centred
+    all  rows 10 x 2, float64, 160 B
+    >>> both.n_rows, both.nbytes, both.dtype, both.sparse
+    (10, 160, dtype('float64'), False)
     """
 
     def __init__(self, loaders: Iterable[Loader]) -> None:
@@ -55,11 +56,65 @@ class Components(Sequence[Loader]):
         if not self._loaders:
             raise InvalidInput("there must be at least one component; got none")
         self._n_features = _common_size(self._loaders)
+        self._feature_names = _common_names(self._loaders)
 
     @property
     def n_features(self) -> int | None:
         """The common size, or None when no loader tells it before being opened."""
         return self._n_features
+
+    @property
+    def feature_names(self) -> tuple[str, ...] | None:
+        """The names of the columns, where the source has any."""
+        return self._feature_names
+
+    @property
+    def n_rows(self) -> int | None:
+        """The number of rows in all; None where components are not all made of rows, or do not tell."""
+        extents = self._extents()
+        return None if extents is None else sum(extent.n_rows for extent in extents)
+
+    @property
+    def nbytes(self) -> int | None:
+        """Bytes of all the rows in memory; None where that is not known without reading them."""
+        sizes = [extent.nbytes for extent in self._extents() or [Extent("rows", 0)]]
+        known = [size for size in sizes if size is not None]
+        return sum(known) if len(known) == len(sizes) else None
+
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        """The dtype that holds every component's rows, or None where it is not known."""
+        found = [extent.dtype for extent in self._extents() or []]
+        known = [dtype for dtype in found if dtype is not None]
+        return np.result_type(*known) if known and len(known) == len(found) else None
+
+    @property
+    def sparse(self) -> bool:
+        """Whether rows of any component are known to be sparse."""
+        return any(extent.sparse for extent in self._extents() or [])
+
+    def blocks(self, max_bytes: int = BLOCK_BYTES) -> Iterator[Any]:
+        """All the rows as they are, not centred, in order: arrays or CSR arrays of about `max_bytes` at most.
+
+        Raises
+        ------
+        InvalidInput
+            If a component is not made of rows.
+
+        Examples
+        --------
+        >>> X = np.arange(12.0).reshape(6, 2)
+        >>> [block.shape for block in from_rows(X, 2).blocks(max_bytes=40)]
+        [(2, 2), (1, 2), (2, 2), (1, 2)]
+        """
+        for loader in self._loaders:
+            yield from blocks_of(loader, max_bytes)
+
+    def _extents(self) -> list[Extent] | None:
+        """What is known of the rows of every component, or None where one is not known or not of rows."""
+        found = [extent_of(loader) for loader in self._loaders]
+        known = [extent for extent in found if extent is not None and extent.kind == "rows"]
+        return known if len(known) == len(found) else None
 
     def __len__(self) -> int:
         return len(self._loaders)
@@ -82,29 +137,43 @@ class Components(Sequence[Loader]):
         return f"Components({len(self)} loaders, n_features={self._n_features})"
 
     def describe(self) -> str:
-        """A heading and one line per component, from headers and shapes alone."""
+        """A heading, one line per component and one for all, from headers and shapes alone."""
         size = "an unknown number of" if self._n_features is None else str(self._n_features)
         plural = "" if len(self) == 1 else "s"
         lines = [f"{len(self)} component{plural} of {size} features"]
         lines += [f"{i:>3}  {described(loader)}" for i, loader in enumerate(self._loaders)]
+        if len(self) > 1 and self.n_rows is not None and self.nbytes is not None:
+            kind = ", sparse" if self.sparse else ""
+            size = size_text(self.nbytes)
+            lines.append(f"all  rows {self.n_rows} x {self.n_features}, {self.dtype}{kind}, {size}")
         return "\n".join(lines)
 
 
-def from_rows(source: Any, n_components: int | None = None, center: bool = True) -> Components:
+def from_rows(
+    source: Any,
+    n_components: int | None = None,
+    center: bool = True,
+    options: Mapping[str, Any] | None = None,
+) -> Components:
     """Components that are covariances (or second moments) of blocks of rows.
 
     Parameters
     ----------
-    source : array, sparse, path, callable, or list of these
-        One two-dimensional array, memmap, scipy sparse matrix or path of a ``.npy`` file is split
-        into contiguous blocks of nearly equal numbers of rows. The members of a list are shards
-        and stay as they are split; a zero-argument callable is called in the worker and returns
-        the rows of its shard.
+    source : array, sparse, table, path, callable, or list of these
+        A two-dimensional array, memmap or scipy sparse matrix; a pandas, polars or pyarrow table; an
+        object of another library that is known (h5py, zarr, anndata, dask, torch); the path of a file;
+        a pattern such as ``"data/*.parquet"`` or a folder, whose files are shards, sorted by name.
+        The members of a list are shards and stay as they are split; a zero-argument callable is called
+        in the worker and returns the rows of its shard. ``docs/data.md`` has the table of all formats.
     n_components : int, optional
-        For one source, the number of blocks (1 by default). For a list, its length by default;
-        with fewer, neighbouring shards are merged.
+        For one source, the number of blocks (1 by default), cut at the chunks of its format where that
+        balances. For a list, a pattern or a folder, the number of shards by default; with fewer,
+        neighbouring shards are merged; with more, the files of a pattern or a folder are split.
     center : bool, default True
         Whether to remove the mean. The mean removed in the end is that of all the rows.
+    options : mapping, optional
+        What the format of a file or table must be told, such as ``{"dataset": "X"}`` for HDF5 or
+        ``{"columns": ["a", "b"]}`` for tables; it goes for every shard.
 
     Returns
     -------
@@ -113,12 +182,14 @@ def from_rows(source: Any, n_components: int | None = None, center: bool = True)
     Raises
     ------
     InvalidInput
-        If a shape, dtype, path or number breaks a rule; `InvalidComponent` where a shard does.
+        If a shape, dtype, path, option or number breaks a rule; `InvalidComponent` where a shard does;
+        `MissingExtra` where a format needs a package that is not installed.
 
     Notes
     -----
     No row is read or copied here: blocks of arrays are views, and files, memmaps included, are
-    reopened by the worker. Sparse sources other than CSR are converted once.
+    reopened by the worker. The exceptions: sparse sources other than CSR are converted once, tables
+    of mixed dtypes are converted to one array, and text files are gone through to count their rows.
 
     Examples
     --------
@@ -128,9 +199,16 @@ def from_rows(source: Any, n_components: int | None = None, center: bool = True)
     """
     if n_components is not None:
         require_count(n_components, "n_components")
+    chosen = _check_options(options)
     if isinstance(source, list | tuple):
-        return _from_shards(source, n_components, center)
-    return Components(_split(source, n_components or 1, center))
+        return _from_shards(source, n_components, center, chosen)
+    pieces = open_source(source, center, chosen)
+    if len(pieces) == 1:
+        return Components(pieces[0].cut(n_components or 1))
+    if n_components is not None and n_components > len(pieces):
+        return Components(divide(pieces, n_components))
+    groups = groups_by_rows([piece.n_rows for piece in pieces], n_components or len(pieces))
+    return _grouped([loader for piece in pieces for loader in piece.cut(1)], groups)
 
 
 def as_components(obj: Any) -> Components:
@@ -201,84 +279,41 @@ def _component_loader(item: Any) -> Loader:
     )
 
 
-def _from_shards(shards: Sequence[Any], n_components: int | None, center: bool) -> Components:
+def _check_options(options: Any) -> Mapping[str, Any]:
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping) or not all(isinstance(key, str) for key in options):
+        raise InvalidInput(f"`options` must be a mapping of names to values; got {options!r}")
+    return options
+
+
+def _from_shards(
+    shards: Sequence[Any], n_components: int | None, center: bool, options: Mapping[str, Any]
+) -> Components:
     if not shards:
         raise InvalidInput("there must be at least one shard of rows; got an empty list")
     loaders: list[Loader] = []
     for i, shard in enumerate(shards):
         try:
-            loaders += _split(shard, 1, center)
+            pieces: list[Divisible] = open_source(shard, center, options)
+            loaders += [loader for piece in pieces for loader in piece.cut(1)]
         except InvalidComponent as error:
             raise InvalidComponent(error.rule, i) from error
-    whole = Components(loaders)
     n = len(loaders)
-    if n_components is None or n_components == n:
-        return whole
-    if n_components > n:
+    if n_components is not None and n_components > n:
         raise InvalidInput(
             f"n_components must be at most the number of shards, {n}; got {n_components}; "
             "split the shards further, or put them in one array"
         )
-    groups = [tuple(loaders[a:b]) for a, b in _blocks(n, n_components)]
-    return Components(group[0] if len(group) == 1 else SumLoader(group) for group in groups)
+    return _grouped(loaders, even_cuts(n, n_components or n))
 
 
-def _split(source: Any, n: int, center: bool) -> list[Loader]:
-    """Loaders for `n` blocks of rows of one source."""
-    if isinstance(source, str | os.PathLike):
-        path = _npy_path(source)
-        rows: Any = open_npy(path)
-        m, _ = rows_shape(rows)
-        stamp = file_stamp(path)
-        return [NpyRowsLoader(path, a, b, center, stamp) for a, b in _row_blocks(m, n)]
-    if sp.issparse(source):
-        m, _ = rows_shape(source)
-        if n == 1:
-            return [RowsLoader(source, center)]
-        X = gram.canonical_csr(source)
-        return [RowsLoader(gram.csr_rows(X, a, b), center) for a, b in _row_blocks(m, n)]
-    if hasattr(source, "__array__"):
-        m, _ = rows_shape(source)
-        rows = source if isinstance(source, np.ndarray) else np.asarray(source)
-        return [_block_loader(rows[a:b], center) for a, b in _row_blocks(m, n)]
-    if callable(source):
-        if n != 1:
-            raise InvalidInput(
-                f"n_components must be 1 for one callable, whose rows are not known here; got {n}; "
-                "give a list of callables, one per component"
-            )
-        return [CallableLoader(source, center)]
-    raise InvalidComponent(
-        "rows must be a 2-D array, a scipy sparse matrix, the path of a .npy file or a "
-        f"zero-argument callable; got {type(source).__name__}"
-    )
-
-
-def _block_loader(rows: Any, center: bool) -> Loader:
-    return MemmapRowsLoader.of(rows, center) or RowsLoader(rows, center)
-
-
-def _npy_path(source: str | os.PathLike[str]) -> str:
-    path = Path(source)
-    if path.suffix != ".npy":
-        raise InvalidComponent(
-            f"a file of rows must be a .npy file; got {path}; "
-            "load other formats in a callable, or convert with numpy.save"
-        )
-    if not path.is_file():
-        raise InvalidComponent(f"the rows file must exist; there is none at {path}")
-    # Workers may run in another folder.
-    return str(path.absolute())
-
-
-def _blocks(m: int, n: int) -> list[tuple[int, int]]:
-    return [(i * m // n, (i + 1) * m // n) for i in range(n)]
-
-
-def _row_blocks(m: int, n: int) -> list[tuple[int, int]]:
-    if n > m:
-        raise InvalidInput(f"n_components must be at most the number of rows, {m}; got {n}")
-    return _blocks(m, n)
+def _grouped(loaders: Sequence[Loader], groups: Sequence[tuple[int, int]]) -> Components:
+    """Each group of neighbours merged; all must fit together, within a group as well."""
+    whole = Components(loaders)
+    if len(groups) == len(loaders):
+        return whole
+    return Components(merged(loaders[a:b]) for a, b in groups)
 
 
 def _common_size(loaders: Sequence[Loader]) -> int | None:
@@ -297,3 +332,23 @@ def _common_size(loaders: Sequence[Loader]) -> int | None:
                 i,
             )
     return size
+
+
+def _common_names(loaders: Sequence[Loader]) -> tuple[str, ...] | None:
+    """The names of the features; shards that name them differently would be added up wrongly."""
+    names: tuple[str, ...] | None = None
+    first = 0
+    for i, loader in enumerate(loaders):
+        found = getattr(loader, "feature_names", None)
+        if found is None or found is names:
+            continue
+        if names is None:
+            names, first = tuple(found), i
+        elif tuple(found) != names:
+            at = next(j for j, (a, b) in enumerate(zip(found, names, strict=False)) if a != b)
+            raise InvalidComponent(
+                f"all components must have the same columns in the same order; column {at} is {found[at]!r} "
+                f"here, {names[at]!r} in component {first}; choose and order them with options columns",
+                i,
+            )
+    return names

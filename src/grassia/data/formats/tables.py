@@ -1,0 +1,150 @@
+"""Tables in memory: pandas, polars, pyarrow. Columns become one array of their common dtype."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from grassia.data.formats.arrow import column_dtype, fill_column, fill_lists, is_list, list_width
+from grassia.data.formats.columns import (
+    Columns,
+    chosen_columns,
+    common_dtype,
+    frozen_columns,
+    not_numeric,
+)
+from grassia.data.stored import NamedRows
+from grassia.errors import InvalidComponent
+
+__all__ = ["open_object"]
+
+
+def open_object(obj: Any, *, columns: Columns = None, drop: Columns = None) -> Any:
+    """The numbers of a table, with the names of their columns.
+
+    A pandas table of one dtype is used as it is; others are converted once. Values that are missing become
+    NaN, so that the error for them has their row.
+
+    Parameters
+    ----------
+    columns, drop : names or positions, optional
+        The columns to take, in this order, and those to leave out.
+
+    Raises
+    ------
+    InvalidComponent
+        If a column is not numeric, with its name.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> found = open_object(pd.DataFrame({"x": [1, 2], "y": [0.5, 1.5], "name": ["a", "b"]}), drop="name")
+    >>> found.feature_names, found.rows
+    (('x', 'y'), array([[1. , 0.5],
+           [2. , 1.5]]))
+    """
+    # By the class's own name, so that no library is imported that the table is not of.
+    kinds = {(cls.__module__.partition(".")[0], cls.__name__) for cls in type(obj).__mro__}
+    taken = frozen_columns(columns, "columns"), frozen_columns(drop, "drop")
+    if ("pandas", "DataFrame") in kinds:
+        return _from_pandas(obj, *taken)
+    if ("polars", "DataFrame") in kinds:
+        return _from_polars(obj, *taken)
+    if ("pyarrow", "Table") in kinds or ("pyarrow", "RecordBatch") in kinds:
+        return _from_arrow(obj, *taken)
+    library, name = type(obj).__module__.partition(".")[0], type(obj).__name__
+    remedy = {
+        "LazyFrame": "collect() it, or write it with sink_parquet and give the path",
+        "Series": "use its frame, or give two or more columns",
+        "FileSystemDataset": "give the path of its folder or files",
+    }.get(name, "make it a table first")
+    raise InvalidComponent(f"rows must be a table (rows x columns); got {library}.{name}; {remedy}")
+
+
+Taken = tuple[str | int, ...] | None
+
+
+def _from_pandas(table: Any, columns: Taken, drop: Taken) -> NamedRows:
+    source = "the table"
+    names = [str(name) for name in table.columns]
+    taken = chosen_columns(names, source, columns, drop)
+    if taken != list(range(len(names))):
+        table = table.iloc[:, taken]
+    names = [names[j] for j in taken]
+    kinds = list(table.dtypes)
+    if kinds and all(getattr(kind, "fill_value", 1) == 0 and hasattr(kind, "subtype") for kind in kinds):
+        return NamedRows(sp.csr_array(table.sparse.to_coo()), tuple(names))
+    if len(set(kinds)) == 1 and isinstance(kinds[0], np.dtype) and kinds[0].kind in "fiub":
+        return NamedRows(table.to_numpy(), tuple(names))
+    dtypes = [_pandas_dtype(name, table.iloc[:, j], source) for j, name in enumerate(names)]
+    rows = np.empty(table.shape, common_dtype(dtypes)) if dtypes else np.empty(table.shape)
+    for j, dtype in enumerate(dtypes):
+        column = table.iloc[:, j]
+        missing = {} if isinstance(column.dtype, np.dtype) or dtype.kind != "f" else {"na_value": np.nan}
+        rows[:, j] = column.to_numpy(dtype=dtype, **missing)
+    return NamedRows(rows, tuple(names))
+
+
+def _pandas_dtype(name: str, column: Any, source: str) -> np.dtype[Any]:
+    kind = column.dtype
+    plain = getattr(kind, "numpy_dtype", getattr(kind, "subtype", kind))
+    if not isinstance(plain, np.dtype) or plain.kind not in "fiub":
+        raise not_numeric(name, kind, source)
+    if plain.kind != "f" and not isinstance(kind, np.dtype) and column.isna().any():
+        return np.dtype(np.float64)
+    return plain
+
+
+def _from_polars(table: Any, columns: Taken, drop: Taken) -> NamedRows:
+    source = "the table"
+    names = list(table.columns)
+    taken = chosen_columns(names, source, columns, drop)
+    series = [table.get_column(names[j]) for j in taken]
+    for column in series:
+        if not (column.dtype.is_numeric() or str(column.dtype) == "Boolean"):
+            raise not_numeric(column.name, column.dtype, source)
+    arrays = [_polars_array(column) for column in series]
+    rows = np.empty((table.height, len(arrays)), common_dtype([array.dtype for array in arrays]))
+    for j, array in enumerate(arrays):
+        rows[:, j] = array
+    return NamedRows(rows, tuple(names[j] for j in taken))
+
+
+def _polars_array(column: Any) -> Any:
+    """The numbers of a column; a column that may not miss values, or is not of a plain kind, as float64."""
+    array = column.to_numpy()
+    return array if array.dtype.kind in "fiub" else np.array(column.to_list(), dtype=np.float64)
+
+
+def _from_arrow(table: Any, columns: Taken, drop: Taken) -> Any:
+    source = "the table"
+    names = list(table.schema.names)
+    taken = chosen_columns(names, source, columns, drop)
+    found = [table.column(j) for j in taken]
+    if len(taken) == 1 and is_list(found[0].type):
+        return _from_lists(found[0], names[taken[0]], source)
+    dtypes = [
+        column_dtype(names[j], column.type, column.null_count > 0, source)
+        for j, column in zip(taken, found, strict=True)
+    ]
+    rows = np.empty((table.num_rows, len(taken)), common_dtype(dtypes))
+    for j, column in enumerate(found):
+        start = 0
+        for chunk in getattr(column, "chunks", [column]):
+            fill_column(chunk, rows[start : start + len(chunk), j])
+            start += len(chunk)
+    return NamedRows(rows, tuple(names[j] for j in taken))
+
+
+def _from_lists(column: Any, name: str, source: str) -> Any:
+    """The rows of a column of lists."""
+    width = list_width(column.type, column[0]) if len(column) else 0
+    dtype = column_dtype(name, column.type.value_type, False, source)
+    rows = np.empty((len(column), width), dtype)
+    start = 0
+    for chunk in getattr(column, "chunks", [column]):
+        fill_lists(chunk, rows[start : start + len(chunk)], name, source, start)
+        start += len(chunk)
+    return rows
