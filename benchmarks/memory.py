@@ -5,9 +5,8 @@ that its peak is that of loading, planning and solving together. Peaks are the k
 workers `VmHWM`). They count every resident page: the interpreter and its libraries, pages of mapped files,
 shared memory. "anon" is the part that is neither a file's nor shared, sampled every 20 ms.
 
-    sparse         200000 x 50000, density 1e-3, float64, centred, with a short basis and few probes: peak
-                   below 3x the CSR arrays, certified
-    sparse, auto   the same as it comes, without a target
+    sparse         200000 x 50000, density 1e-3, float64, centred, as it comes: peak below 3x the CSR
+                   arrays, certified
     mapped         4 GB of float32 in a .npy file, as it comes: peak below 600 MB, certified at 1e-6
     others         predicted against measured peak: arrays of float32 and float64, one pass and many, threads,
                    four processes on a file and on an array
@@ -37,7 +36,6 @@ import numpy as np
 import scipy.sparse as sp
 
 import grassia
-from grassia.solvers import Krylov
 
 MB = 1e6
 OFF = 0.25
@@ -53,7 +51,6 @@ class Case:
     backend: str = "serial"
     workers: int | None = None
     solver: Any = "auto"
-    probes: int = 16
     limit: Callable[[Path], float] | None = None
     limit_name: str = ""
 
@@ -137,16 +134,7 @@ def three_csr(folder: Path) -> float:
 
 
 CASES: dict[str, Case] = {
-    "sparse": Case(
-        write_sparse,
-        open_sparse,
-        5,
-        solver=Krylov(width=4, memory=16),
-        probes=4,
-        limit=three_csr,
-        limit_name="3x the CSR arrays",
-    ),
-    "sparse, auto": Case(write_sparse, open_sparse, 5),
+    "sparse": Case(write_sparse, open_sparse, 5, limit=three_csr, limit_name="3x the CSR arrays"),
     "mapped": Case(write_dense(500_000, 2000), on_file, 10, limit=lambda folder: 600e6, limit_name="600 MB"),
     "dense": Case(write_dense(150_000, 1000), in_memory, 10),
     "dense float64": Case(write_dense(50_000, 3000, np.float64), in_memory, 5),
@@ -201,7 +189,6 @@ def measure(case: Case, folder: Path) -> dict[str, Any]:
         solver=case.solver,
         backend=case.backend,
         workers=case.workers,
-        certifier=grassia.Certifier(probes=case.probes),
     )
     print("\n".join("    " + line for line in str(plan).splitlines()), file=sys.stderr, flush=True)
     shown = [0.0]
@@ -217,7 +204,6 @@ def measure(case: Case, folder: Path) -> dict[str, Any]:
         case.k,
         solver=case.solver,
         backend=engine,
-        certifier=grassia.Certifier(probes=case.probes),
         rng=0,
         callbacks=progress,
     )

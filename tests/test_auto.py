@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 import grassia
-from grassia.auto import choose
+from grassia.auto import certifier, choose
 from grassia.backends import Threads
 from grassia.data import CallableLoader, OperatorLoader, as_components, extent_of
 from grassia.geometry import projection_distance
@@ -104,3 +104,19 @@ def test_auto_is_right_and_says_why():
         assert result.stats["solver"] == "covariance"
         assert "one pass" in result.stats["solver_reason"]
         assert projection_distance(result.vectors, leading) <= 1e-6
+
+
+def test_a_basis_is_short_where_it_would_outgrow_sparse_data():
+    """Twelve bytes an entry are little beside blocks of as many numbers as there are features."""
+    rng = np.random.default_rng(0)
+    strong = sp.csr_array(np.array([5.0, 3.0]) * rng.standard_normal((2000, 2)))
+    wide = sp.hstack([strong, sp.random_array((2000, 20_000), density=1e-3, rng=rng)], format="csr")
+    tall = sp.random_array((20_000, 200), density=0.1, format="csr", rng=rng)
+    lean, why = choose(grassia.from_rows(wide), 5, concurrent=False)
+    usual, _ = choose(grassia.from_rows(tall), 5, concurrent=False)
+    assert "short basis" in why
+    assert lean.server_bytes(1, 20_000, 5) < usual.server_bytes(1, 20_000, 5) / 2
+    assert certifier(grassia.from_rows(wide)).probes < certifier(grassia.from_rows(tall)).probes
+    runs = [grassia.eigenspace(grassia.from_rows(wide), 2, rng=0, solver=one) for one in ("auto", "krylov")]
+    assert all(run.converged for run in runs)
+    assert projection_distance(runs[0].vectors, runs[1].vectors) <= 2e-6

@@ -158,8 +158,9 @@ def test_the_budget_is_what_auto_chooses_by():
 
 def test_fewer_probes_take_less_memory():
     X = sp.random_array((500, 30_000), density=1e-3, format="csr", rng=np.random.default_rng(0))
-    lean = grassia.plan(X, 3, certifier=grassia.Certifier(probes=4)).server_bytes
-    assert lean < grassia.plan(X, 3).server_bytes - 20e6
+    lean, usual = (grassia.plan(X, 3, certifier=grassia.Certifier(probes=p)).server_bytes for p in (4, 16))
+    assert lean < usual - 10e6
+    assert grassia.plan(X, 3).server_bytes < usual  # as it comes it is lean beside sparse data
 
 
 @pytest.mark.parametrize(

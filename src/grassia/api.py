@@ -73,7 +73,8 @@ def eigenspace(
         memory, "krylov" for data in one place, and "covariance" where one pass costs least;
         `result.stats["solver_reason"]` says why.
     backend : str or Backend
-        "serial", "threads", "processes", "simulated", or a back-end object with its own parameters.
+        "serial", "threads", "processes", "simulated", "ray", "dask", or a back-end object with its own
+        parameters.
     tol : float
         Wanted bound on the sine of the largest principal angle between the answer and the true leading
         eigenspace. Convergence is certified against it, never assumed.
@@ -94,7 +95,8 @@ def eigenspace(
         Give up after so many seconds of the back-end's clock; a last certificate may take a quarter (and
         at least one second) more.
     certifier : Certifier, optional
-        How hard to certify.
+        How hard to certify. Default: with 16 probes, or 6 where 16 would take much memory beside sparse
+        data.
     precision : {"auto", "float32", "float64"}
         What workers multiply in while solving. "float32" is about twice as fast for rows stored in single
         precision (or in small integers) and changes nothing for others; "auto" takes it if `tol` is 1e-5 or
@@ -144,7 +146,7 @@ def eigenspace(
             tol=float(tol),
             v0=start,
             rng=generator,
-            certifier=certifier,
+            certifier=certifier or auto.certifier(loaders),
             limits=Limits(max_passes=float(max_passes)),
             history=History(history_limit),
             single=single,

@@ -14,9 +14,10 @@ about half the speed of a Gram matrix; a dense eigenproblem of size d costs as m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from grassia.certificate import Certifier
 from grassia.data import Components, Extent, extent_of
 from grassia.errors import InvalidInput
 from grassia.solvers import Covariance, Krylov, Nystrom, Power, Solver
@@ -83,6 +84,21 @@ def choose(loaders: Components, k: int, concurrent: bool, budget: float = BUDGET
     return _in_one_place(loaders, k, budget, data)
 
 
+def certifier(loaders: Components) -> Certifier:
+    """The usual one; with fewer probes where so many columns would take much memory beside sparse data.
+
+    >>> import scipy.sparse as sp
+    >>> from grassia import from_rows
+    >>> certifier(from_rows(sp.random_array((1000, 5000), density=1e-3))).probes
+    6
+    """
+    data, usual = Data.of(loaders), Certifier()
+    if data is None or not (data.rows_only and data.sparse):
+        return usual
+    column = 8.0 * data.d
+    return usual if usual.probes * column <= 0.05 * 12.0 * data.stored else replace(usual, probes=6)
+
+
 def _one_pass_is_cheaper(data: Data, k: int, concurrent: bool) -> bool:
     d, m = data.d, data.n_rows
     width = 3 * k if concurrent else k + max(2, k // 10)
@@ -111,6 +127,16 @@ def _asynchronous(loaders: Components, k: int, budget: float) -> tuple[Solver[An
 def _in_one_place(loaders: Components, k: int, budget: float, data: Data | None) -> tuple[Solver[Any], str]:
     d = loaders.n_features
     solver = Krylov()
+    if data is not None and data.rows_only and data.sparse:
+        # Two numbers of the basis for each feature and column, beside about 12 bytes an entry.
+        basis, rows = solver.server_bytes(1, data.d, min(k, data.d)), 12.0 * data.stored
+        if basis > 0.25 * rows:
+            lean = Krylov(width=max(4, k // 2), memory=max(3 * k + 1, 16))
+            if lean.server_bytes(1, data.d, min(k, data.d)) < basis:
+                return lean, (
+                    "krylov, with a short basis: the usual one would take as much memory as a good part "
+                    f"of the sparse data ({basis / 1e6:.3g} MB beside {rows / 1e6:.3g} MB)"
+                )
     if d is not None and solver.server_bytes(1, d, min(k, d)) > budget:
         solver = Krylov(memory=2 * k + 2 * max(2, k // 10) + 2)  # two blocks: the least that makes progress
         if solver.server_bytes(1, d, min(k, d)) > budget:

@@ -19,7 +19,7 @@ probe, and let few sweeps do.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -32,6 +32,8 @@ from grassia.messages import Array
 _NEW = 1e-2
 # Products that were known before are of use if they are off by no more than this part of the eigenvalues.
 _GOOD = 1e-3
+# Numbers of the tail that are worked out at a time.
+_TAIL_NUMBERS = 1 << 19
 
 
 class Explored:
@@ -77,7 +79,10 @@ class Explored:
         self.R = AW - W @ (W.T @ AW)
         self.R -= W @ (W.T @ self.R)
         nothing = np.zeros((self.d, 0))
-        self.Q, self.AQ, self.MQ, self.probe = nothing, nothing, nothing, nothing
+        self.Q, self.AQ, self.probe = nothing, nothing, nothing
+        # M Q is A Q less W (W' A Q): to keep it beside A Q would take half as much memory again.
+        self._inside = np.zeros((self.k, 0))
+        self._longest = 0.0
         self._T = np.zeros((0, 0))
         self._slack = 0.0  # how far products that were known before can be off
         self._last = 0  # columns of the block explored last, from which the next one follows
@@ -164,7 +169,8 @@ class Explored:
 
     def extend(self, block: Array, A_block: Array) -> None:
         """Take a block that is orthonormal to `W` and `Q`, and its product."""
-        M_block = A_block - self.W @ (self.W.T @ A_block)
+        inside = self.W.T @ A_block
+        M_block = A_block - self.W @ inside
         q, b = self.Q.shape[1], block.shape[1]
         T = np.empty((q + b, q + b))
         cross = self.Q.T @ M_block
@@ -173,7 +179,8 @@ class Explored:
         self._T = T
         self.Q = np.hstack([self.Q, block])
         self.AQ = np.hstack([self.AQ, A_block])
-        self.MQ = np.hstack([self.MQ, M_block])
+        self._inside = np.hstack([self._inside, inside])
+        self._longest = max(self._longest, float(np.max(np.linalg.norm(M_block, axis=0), initial=0.0)))
         self._last = b
 
     @property
@@ -183,7 +190,8 @@ class Explored:
 
     def next_block(self) -> Array | None:
         """The next Krylov block, or None when there is nothing left to explore."""
-        tail = self._outside(self.MQ[:, self.Q.shape[1] - self._last :])
+        last = slice(self.Q.shape[1] - self._last, None)
+        tail = self._outside(self.AQ[:, last] - self.W @ self._inside[:, last])
         if self.room <= 0 or float(np.linalg.norm(tail)) <= self.rounding:
             return None
         against = np.hstack([self.W, self.Q])
@@ -207,10 +215,7 @@ class Explored:
     @property
     def scale(self) -> float:
         """The largest product seen of a unit vector."""
-        return max(
-            float(np.max(np.abs(self.values))),
-            float(np.max(np.linalg.norm(self.MQ, axis=0), initial=0.0)),
-        )
+        return max(float(np.max(np.abs(self.values))), self._longest)
 
     @property
     def rounding(self) -> float:
@@ -240,11 +245,13 @@ class Explored:
             exact = high + self.looseness
             return lower, math.inf if self.uncertain else exact, min(exact, self._near + self.rounding)
         # Left over: the tail of M Q outside of W and Q; only its Gram matrix matters.
-        tail = self.MQ - self.Q @ self._T
-        rigorous = self._trace_bound(high, tail)
+        gram = np.zeros_like(self._T)
+        for rows in self._tail():
+            gram += rows.T @ rows
+        rigorous = self._trace_bound(high, math.sqrt(float(np.trace(gram))))
         least = min(rigorous, self._near + self.rounding)
         if not least <= wanted:
-            least = min(least, self._probe_bound(high, tail.T @ tail, rigorous, wanted))
+            least = min(least, self._probe_bound(high, gram, rigorous, wanted))
         return lower, math.inf if self.uncertain else rigorous, least
 
     def _left(self) -> float:
@@ -254,15 +261,24 @@ class Explored:
         left = max(0.0, self.trace - float(np.sum(self.values)) - float(np.trace(self._T)))
         return left + self.looseness * math.sqrt(self.d)
 
-    def _trace_bound(self, high: float, tail: Array) -> float:
+    def _tail(self) -> Iterator[Array]:
+        """What is left of `M Q` outside of W and Q, some rows at a time: all of it is as large as Q is."""
+        step = max(1, _TAIL_NUMBERS // max(1, self.Q.shape[1]))
+        for start in range(0, self.d, step):
+            rows = slice(start, start + step)
+            yield self.AQ[rows] - self.W[rows] @ self._inside - self.Q[rows] @ self._T
+
+    def _trace_bound(self, high: float, length: float) -> float:
         left = self._left()
         if not math.isfinite(left):
             return left
         if left >= float(self.values[-1]):  # too much to say anything of the gap: norms will do
             mean, half = (high + left) / 2.0, (high - left) / 2.0
-            return mean + math.hypot(half, float(np.linalg.norm(tail))) + self.looseness
+            return mean + math.hypot(half, length) + self.looseness
         # M <= [[T, B'], [B, left I]], B the tail.
-        B: Array = np.asarray(np.linalg.qr(tail, mode="r"))
+        B: Array = np.zeros((0, self.Q.shape[1]))
+        for rows in self._tail():
+            B = np.asarray(np.linalg.qr(np.vstack([B, rows]), mode="r"))
         q, r = self._T.shape[0], B.shape[0]
         small = np.zeros((q + r, q + r))
         small[:q, :q], small[q:, :q], small[:q, q:] = self._T, B, B.T

@@ -198,7 +198,8 @@ def plan(
         raise InvalidInput(f"`k` must satisfy 1 <= k <= n_features; got k={k}, n_features={d}.")
     groups = _groups(engine, n, wanted)
     chosen, reason = _chosen(solver, loaders, k, engine, budget)
-    memory = _memory(loaders, groups, chosen, k, engine, tol >= SINGLE_TOL, (certifier or Certifier()).probes)
+    probes = (certifier or auto.certifier(loaders)).probes
+    memory = _memory(loaders, groups, chosen, k, engine, tol >= SINGLE_TOL, probes)
     if sample:
         passes, passes_from = _sampled(loaders, k, chosen, engine, groups, tol)
     else:

@@ -211,7 +211,8 @@ class Krylov(Synchronous[Basis]):
         basis, k = state.method, state.problem.k
         if basis.Q.shape[1] <= k:
             return None
-        _, turn = basis.ritz(min(basis.Q.shape[1], k + MORE))
+        more = min(MORE, max(k, self.columns(state.problem) // 2))  # no more than the memory that was meant
+        _, turn = basis.ritz(min(basis.Q.shape[1], k + more))
         rest = turn[:, k:]
         return basis.Q @ rest, basis.Y @ rest
 
