@@ -6,8 +6,10 @@ An engine is added to `ENGINES` in conftest.py, in one line.
 from __future__ import annotations
 
 import asyncio
+import copy
 import itertools
 import os
+import pickle
 import sys
 import threading
 import time
@@ -18,7 +20,7 @@ import pytest
 import grassia
 from grassia import geometry
 from grassia._blas import libraries
-from grassia.backends import Processes, Threads, get
+from grassia.backends import Processes, Serial, Simulated, Threads, get
 from grassia.components import MatrixComponent
 from grassia.data import CallableLoader, MatrixLoader, NpyRowsLoader, as_components
 from grassia.errors import InvalidComponent, InvalidInput
@@ -477,6 +479,23 @@ def test_a_number_of_workers_that_makes_no_sense_is_refused(name, workers):
     backend = get(name, workers=workers)
     with pytest.raises(InvalidInput, match=f"got {workers!r}"):
         backend.start(loaders(2))
+
+
+@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+@pytest.mark.parametrize("kind", [Serial, Threads, Processes, Simulated])
+def test_a_copy_of_a_back_end_is_a_new_one_with_the_same_parameters(kind, how):
+    options = {} if kind is Serial else {"workers": 2}
+    with kind(faults="duplicate:0@1", **options) as backend:
+        Post(backend, loaders(3)).ask(0, COUNT)
+        other = how(backend)
+        assert other is not backend
+        assert other.groups == []
+        with other:
+            other_post = Post(other, loaders(3))
+            assert other.groups == backend.groups
+            assert other_post.ask(0, COUNT).scalars["seen"] == 1
+            other_post.send(0, COUNT)
+            assert len(other_post.gather(2)) == 2  # the injected fault is its own, too
 
 
 def test_an_unknown_engine_is_refused_with_the_known_ones():

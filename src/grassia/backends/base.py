@@ -37,6 +37,13 @@ class Backend(ABC):
 
     name: ClassVar[str]
 
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        made = super().__new__(cls)
+        made._made_with = (args, options)
+        return made
+
+    _made_with: tuple[tuple[Any, ...], dict[str, Any]]
+
     def __init__(self, *, faults: Faults = None) -> None:
         self.injector = as_injector(faults)
         self.groups: list[list[int]] = []
@@ -66,6 +73,17 @@ class Backend(ABC):
         """What goes into `result.stats`."""
         return {"backend": self.name, "workers": len(self.groups)}
 
+    def __copy__(self) -> Self:
+        """A new one with the same parameters, not started; so an estimator that holds one can be cloned."""
+        args, options = self._made_with
+        return type(self)(*args, **options)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self.__copy__()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made, (type(self), *self._made_with)
+
     def __enter__(self) -> Self:
         return self
 
@@ -76,6 +94,10 @@ class Backend(ABC):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _made(kind: type[Backend], args: tuple[Any, ...], options: dict[str, Any]) -> Backend:
+    return kind(*args, **options)
 
 
 def deal(n: int, workers: int | None, default: int) -> list[list[int]]:
