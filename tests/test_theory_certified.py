@@ -478,6 +478,7 @@ def test_constants_of_sparse_matrices_are_those_of_dense_ones():
 
 
 @pytest.mark.timeout(60)
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
 def test_an_operator_beyond_double_precision_is_refused_and_does_not_hang():
     operator = LinearOperator((20, 20), matvec=lambda v: 1e160 * v, matmat=lambda V: 1e160 * V, dtype=float)
     with pytest.raises(GrassiaError, match=r"scale the data|double precision"):

@@ -253,6 +253,7 @@ def test_a_restart_from_a_better_subspace_begins_the_report_anew():
     assert "restarts" in str(report)
 
 
+@pytest.mark.filterwarnings("ignore:GAP_TOO_SMALL")
 @pytest.mark.parametrize("shift", [0.0, 1e4])
 def test_rounding_at_the_target_is_not_taken_for_a_failure(problem, shift):
     moved = [A + shift * np.eye(len(A)) for A in problem.components]

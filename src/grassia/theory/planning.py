@@ -173,7 +173,7 @@ def plan(
     Examples
     --------
     >>> constants = Constants(k=2, delta=0.5, nu=2.0, nu_i=(2.0, 3.0), nu_avg=2.5)
-    >>> found = plan(constants, tau=1, epsilon=1e-6)
+    >>> found = plan(constants, tau=8, epsilon=1e-6)
     >>> [promise.name for promise in found.promises]
     ['Theorem 1, broad basin', 'Theorem 2, local']
     >>> found.promises[0].step < found.promises[1].step
