@@ -21,6 +21,7 @@ import grassia
 from grassia import geometry
 from grassia._blas import libraries
 from grassia.backends import Processes, Serial, Simulated, Threads, get
+from grassia.backends.base import cores, threads_for
 from grassia.components import MatrixComponent
 from grassia.data import CallableLoader, MatrixLoader, NpyRowsLoader, as_components
 from grassia.errors import InvalidComponent, InvalidInput
@@ -496,6 +497,13 @@ def test_a_copy_of_a_back_end_is_a_new_one_with_the_same_parameters(kind, how):
             assert other_post.ask(0, COUNT).scalars["seen"] == 1
             other_post.send(0, COUNT)
             assert len(other_post.gather(2)) == 2  # the injected fault is its own, too
+
+
+@pytest.mark.parametrize(("said", "least", "most"), [("1", 1, 1), ("1000", 1, 1000), ("many", 1, 1000)])
+def test_what_the_environment_allows_blas_is_a_limit_for_workers(said, least, most, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", said)
+    assert least <= threads_for(1, None) <= min(most, cores())
+    assert threads_for(1, 3) == 3
 
 
 def test_an_unknown_engine_is_refused_with_the_known_ones():

@@ -331,11 +331,20 @@ def assert_best_so_far(pca, X):
     assert pca.explained_variance_ratio_ == pytest.approx(variances / (np.sum(D**2) / (len(X) - 1)), rel=1e-8)
 
 
-@pytest.mark.parametrize("solver", ["auto", "krylov", "covariance"])
-@pytest.mark.parametrize("passes", [1.2, 1.8])
-def test_a_callback_that_returns_true_ends_the_fit_with_the_best_so_far(solver, passes):
+@pytest.mark.parametrize(
+    ("solver", "passes", "what"),
+    [
+        ("auto", 1.2, "random start"),
+        ("krylov", 1.8, "random start"),
+        ("covariance", 1.8, "random start"),
+        ("krylov", 6.0, "best so far"),
+        ("nystrom", 5.0, "best so far"),
+    ],
+)
+def test_a_callback_that_returns_true_ends_the_fit_with_what_there_is(solver, passes, what):
+    """The first pass checks the data; before the end of the second a synchronous method knows nothing yet."""
     X = slow_problem()
-    with pytest.warns(ConvergenceWarning, match="best so far"):
+    with pytest.warns(ConvergenceWarning, match=what):
         pca = grassia.PCA(
             8, solver=solver, callbacks=lambda progress: progress.passes >= passes, n_shards=5, random_state=0
         ).fit(X)
@@ -354,7 +363,7 @@ def test_ctrl_c_gives_the_best_so_far():
     solver = grassia.solvers.Oja()  # it would go on for minutes
     with pytest.warns(ConvergenceWarning, match="best so far"):
         pca = grassia.PCA(
-            8, solver=solver, callbacks=lambda progress: progress.passes > 1 and begun.set()
+            8, solver=solver, callbacks=lambda progress: progress.version > 5 and begun.set()
         ).fit(X)
     assert_best_so_far(pca, X)
 
@@ -409,3 +418,33 @@ def test_what_the_run_did_is_there_to_see():
     assert len(pca.history_) > 0
     assert pca.n_iter_ == np.ceil(pca.result_.stats["passes"])
     assert "solver_reason" in pca.result_.stats
+
+
+def test_a_fit_that_is_stopped_before_anything_was_computed_says_so():
+    X = np.random.default_rng(0).standard_normal((400, 20))
+    with pytest.warns(ConvergenceWarning, match="random start, and of no use"):
+        grassia.PCA(3, callbacks=lambda progress: True, random_state=0).fit(X)
+
+
+@pytest.mark.parametrize(
+    ("column", "kind"),
+    [
+        (["bob"] * 30, "object|str"),
+        (pd.Categorical(["a", "b"] * 15), "category"),
+        (pd.date_range("2020-01-01", periods=30), "datetime64"),
+    ],
+)
+def test_a_column_of_a_table_that_is_not_of_numbers_is_named(column, kind):
+    table = pd.DataFrame(np.random.default_rng(0).standard_normal((30, 3)), columns=list("abc"))
+    with pytest.raises(grassia.InvalidInput, match=rf"column 'odd' is .*({kind})"):
+        grassia.PCA(2).fit(table.assign(odd=column))
+
+
+def test_one_file_is_cut_for_the_workers_there_are(tmp_path):
+    X = np.random.default_rng(0).standard_normal((300, 6)) * np.arange(1.0, 7.0)
+    np.save(tmp_path / "x.npy", X)
+    pca = grassia.PCA(2, backend="threads", n_workers=3).fit(tmp_path / "x.npy")
+    assert pca.result_.stats["components"] == 3
+    whole = grassia.PCA(2, backend="threads", n_workers=3, n_shards=1).fit(tmp_path / "x.npy")
+    assert whole.result_.stats["components"] == 1
+    np.testing.assert_allclose(pca.explained_variance_, whole.explained_variance_, rtol=1e-10)

@@ -393,3 +393,16 @@ def test_svds_refuses_matrices_it_cannot_take():
     for size in (1e-170, 1e170):
         with pytest.raises(InvalidInput, match="rescale"):
             grassia.svds(size * A, 2)
+
+
+@pytest.mark.parametrize("which", ["LA", "SA"])
+def test_pairs_of_a_run_that_was_stopped_are_ritz_pairs(which):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((200, 30))
+    A, turns = X.T @ X, []
+    with pytest.warns(ConvergenceWarning):
+        w, v = grassia.eigsh(
+            A, 3, which=which, solver="power", rng=0, callbacks=lambda p: turns.append(1) or len(turns) > 20
+        )
+    assert np.all(np.diff(w) >= 0.0)
+    np.testing.assert_allclose(v.T @ A @ v, np.diag(w), atol=1e-9 * w.max())

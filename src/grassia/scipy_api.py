@@ -7,6 +7,7 @@ that cannot be shown, the best there is comes back with a `ConvergenceWarning`, 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
@@ -235,13 +236,30 @@ def svds(
 def _one_end(loaders: Components, k: int, which: str, run: FinestRun) -> tuple[Array, Array]:
     if which == "LA":
         result, told = run(loaders, k)
+        result = _with_values(result, loaders)
         w, v = result.values[::-1], result.vectors[:, ::-1]
     else:
-        result, told = run(Components(NegatedLoader(loader) for loader in loaders), k)
+        negated = Components(NegatedLoader(loader) for loader in loaders)
+        result, told = run(negated, k)
+        result = _with_values(result, negated)
         w, v = -result.values, result.vectors
     if told is not None:
         warn(result, told, stacklevel=4)
     return np.ascontiguousarray(w), np.ascontiguousarray(v)
+
+
+def _with_values(result: Result, loaders: Components) -> Result:
+    """With Ritz values where a run was stopped before it knew any, for one more product, made here."""
+    if np.isfinite(result.values).all():
+        return result
+    W, total = result.vectors, np.zeros(result.vectors.shape)
+    for weight, loader in zip(result.stats["weights"], loaders, strict=True):
+        component = loader.open()
+        if result.stats["mean"] is not None:
+            component.recenter(result.stats["mean"])
+        total += float(weight) * component.apply(W)
+    values, turn = geometry.ritz(W, total)
+    return dataclasses.replace(result, vectors=fix_signs(W @ turn), values=values)
 
 
 def _largest_in_size(loaders: Components, k: int, run: FinestRun) -> tuple[Array, Array]:

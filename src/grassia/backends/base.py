@@ -121,7 +121,14 @@ def cores() -> int:
 
 
 def threads_for(workers: int, wanted: int | None) -> int:
-    """BLAS threads for each worker, so that together they do not outnumber the cores."""
+    """BLAS threads for each worker, so that together they do not outnumber the cores.
+
+    What the user allows BLAS in the environment is a limit for the default, too.
+    """
     if wanted is not None and wanted < 1:
         raise InvalidInput(f"`blas_threads` must be at least 1, or None; got {wanted}.")
-    return max(1, cores() // max(1, workers)) if wanted is None else wanted
+    if wanted is not None:
+        return wanted
+    said = os.environ.get("OMP_NUM_THREADS", "")
+    allowed = int(said) if said.isdigit() and int(said) > 0 else cores()
+    return max(1, min(allowed, cores() // max(1, workers)))

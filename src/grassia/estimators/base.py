@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
+import os
 import warnings
 from collections.abc import Iterator
 from typing import Any, ClassVar, Self
@@ -21,6 +22,7 @@ from grassia import backends
 from grassia._checks import require_count, require_positive
 from grassia.backends import Backend
 from grassia.backends.base import cores
+from grassia.data import Components
 from grassia.data.blocks import slices
 from grassia.errors import InvalidInput
 from grassia.estimators.decompose import Decomposition, Options
@@ -133,7 +135,7 @@ class RowsEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
             X = self._validated(X, reset=True, least_rows=self._least_rows)
             components = components_of(X, self._shards(X), self._center)
             return prepare(components, X.dtype, sample_weight, self.missing, self._center)
-        components = components_of(X, self._shards(X), self._center)
+        components = self._split(X, components_of(X, self._shards(X), self._center))
         rows = prepare(components, None, sample_weight, self.missing, self._center)
         if rows.distinct < self._least_rows:
             raise InvalidInput(
@@ -154,6 +156,7 @@ class RowsEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         if isinstance(X, np.ma.MaskedArray):
             X = np.where(np.ma.getmaskarray(X), np.nan, X.data) if np.ma.is_masked(X) else X.data
         fill &= self.missing == "mean"
+        given = X
         try:
             X = validate_data(
                 self,
@@ -165,13 +168,28 @@ class RowsEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
                 ensure_min_samples=least_rows,
                 ensure_min_features=self._least_features if reset else 1,
             )
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             if "contains NaN" not in str(error):
-                raise
+                column = _not_of_numbers(X)
+                if column is None:
+                    raise
+                raise InvalidInput(
+                    f"all columns must be numeric; column {column[0]!r} is {column[1]}; leave it out, or "
+                    "turn it into numbers first."
+                ) from error
             raise InvalidInput(_MISSING if self.missing == "error" else _MISSING_IN_STREAM) from error
         if X.dtype.kind not in "fiub":
-            raise InvalidInput(f"X must be real numbers; got dtype {X.dtype}.")
+            column = _not_of_numbers(given)
+            what = f"got dtype {X.dtype}" if column is None else f"column {column[0]!r} is {column[1]}"
+            raise InvalidInput(f"X must be real numbers; {what}.")
         return X.astype(np.float64) if X.dtype.kind == "f" and X.dtype.itemsize not in (4, 8) else X
+
+    def _split(self, X: Any, components: Components) -> Components:
+        """One file for several workers is cut for them, as an array is."""
+        whole = isinstance(X, str | os.PathLike) and len(components) == 1 and components.n_rows
+        if not whole or self.n_shards is not None or self._engine().name == "serial":
+            return components
+        return components_of(X, max(1, min(components.n_rows or 1, self.n_workers or cores())), self._center)
 
     def _shards(self, X: Any) -> int | None:
         if self.n_shards is not None:
@@ -303,11 +321,25 @@ class RowsEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         return tags
 
 
+def _not_of_numbers(X: Any) -> tuple[str, Any] | None:
+    """The first column of a pandas table that is not of numbers, and its dtype."""
+    dtypes: Any = getattr(X, "dtypes", None)
+    for name, dtype in dtypes.items() if hasattr(dtypes, "items") else ():
+        if getattr(dtype, "kind", "O") not in "fiub":
+            return str(name), dtype
+    return None
+
+
 def _wrong_width(estimator: Any, got: int, expected: int) -> str:
     return f"X has {got} features, but {type(estimator).__name__} is expecting {expected} features as input."
 
 
 def _advice(result: Result) -> str:
+    if result.stats.get("updates") == 0:
+        return (
+            "It was stopped before the first answer: these components are the random start, and of no use. "
+            "Allow more time."
+        )
     if result.status is Status.INTERRUPTED:
         return "The fit was interrupted: this is the best so far. To go on, fit again with warm_start=True."
     text = result.status.advice.replace("`max_passes`", "`max_iter`").replace(

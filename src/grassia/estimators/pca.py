@@ -36,11 +36,11 @@ class PCA(StreamedEstimator):
     solver : str or Solver
         As in `grassia.eigenspace`. "auto" finds the whole spectrum where that costs least, else it iterates.
     backend : str, Backend or callable
-        "serial", "threads", "processes", "simulated", a back-end object, or a function that makes one, as
-        `functools.partial(grassia.backends.Processes, 4)`, which can be cloned and pickled.
+        "serial", "threads", "processes", "simulated", "ray", "dask", a back-end object, or a function that
+        makes one, as `functools.partial(grassia.backends.Processes, 4)`.
     n_shards : int, optional
-        Into how many components one source of rows is split. Default: an array on a back-end with workers
-        has one for each, all others one. Lists of shards stay as they are.
+        Into how many components one source of rows is split. Default: an array or file on a back-end with
+        workers has one for each, all others one. Lists of shards stay as they are.
     n_workers : int, optional
         Workers of a back-end given by name.
     tol : float, optional

@@ -62,7 +62,7 @@ def not_numeric(column: str, kind: Any, source: str) -> InvalidComponent:
     """The error for a column that is not of numbers."""
     return InvalidComponent(
         f"all columns of {source} must be numeric; column {column!r} is {kind}; "
-        f"leave it out with options={{'drop': [{column!r}]}}, or turn it into numbers first"
+        f"leave it out with from_rows(..., options={{'drop': [{column!r}]}}), or turn it into numbers first"
     )
 
 

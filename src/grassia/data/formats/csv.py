@@ -150,10 +150,12 @@ class CsvStore:
 
     def check_first_row(self) -> None:
         """Refuse a column of text without waiting for a worker to meet it."""
-        self._go_to(self._opener.marks[0])
-        line = self._line
-        self._parsed(self._take(1)[0], 1, 0, line)
-        self.close()
+        try:
+            self._go_to(self._opener.marks[0])
+            line = self._line
+            self._parsed(self._take(1)[0], 1, 0, line)
+        finally:
+            self.close()
 
     def close(self) -> None:
         self._stream.close()
@@ -222,7 +224,7 @@ class CsvStore:
         raise InvalidComponent(
             f"all columns of {self._opener.name} must be numeric; column {name} holds "
             f"{field.strip()[:40]!r} in row {row} (line {line}); leave it out with "
-            f"options={{'drop': [{name}]}}, or turn it into numbers first"
+            f"from_rows(..., options={{'drop': [{name}]}}), or turn it into numbers first"
         )
 
 
