@@ -368,14 +368,14 @@ def test_a_tolerance_above_the_noise_floor_is_certified(problem, solver, backend
 
 
 @each_noisy
-@pytest.mark.parametrize("backend", [Serial, lambda: Simulated(Fixed([1, 2])), Threads])
+@pytest.mark.parametrize("backend", [Serial, lambda: Simulated(Fixed([1, 2]))])
 def test_a_noise_floor_ends_the_run_as_stalled(solver, backend):
+    """Where the order of arrival is the same in every run; threads may be lucky for thousands of passes."""
     target, tol = heterogeneous(n=2, d=10, k=2, seed=1), 1e-8
     result = solve(target, 2, solver, backend=backend(), tol=tol)
     assert result.status is Status.STALLED
     assert result.stats["passes"] <= 3_000
     distance = projection_distance(result.vectors, target.leading(2))
-    # How far above the tolerance the floor lies is for the threads' order of arrival to say.
     assert tol < distance <= result.certificate.sin_theta.value <= 0.5
 
 
