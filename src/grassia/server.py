@@ -137,6 +137,7 @@ class Server:
         self._proposals = Proposals(tol, self.n, self.limits.stall_passes)
         self._best: tuple[float, Array] | None = None
         self._refined = False
+        self._size = 0.0
         self._largest_parts = 0.0
         self._claimed: Array | None = None
         self._early: EarlyProbe | None = None
@@ -468,7 +469,9 @@ class Server:
             self.end(Status.MAX_PASSES)
             return
         scale, gap = self.solver.scale(self.state), self.solver.gap(self.state)
-        check_range(0.0 if scale == np.finfo(np.float64).tiny else scale)
+        # The wanted eigenvalues may be zero; what counts is the size of the matrix, as far as it was seen.
+        self._size = max(self._size, residual, 0.0 if scale == np.finfo(np.float64).tiny else scale)
+        check_range(self._size)
         # In single precision a small residual gets stuck at rounding level, and not for any other reason.
         # Models of components of low rank may get stuck far above. A refused certificate ends the leniency.
         patience = None

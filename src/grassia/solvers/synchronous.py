@@ -221,5 +221,7 @@ def residual_and_gap(
     gap = float(values[-1]) - after
     if not gap > 0.0 or norm == 0.0:
         return norm, gap
-    sine = math.sqrt(float(np.sum(np.diagonal(gram) / (values - after) ** 2)))
+    if not gap > 1e-150 * norm:  # squares of the ratios would overflow
+        return norm, gap
+    sine = float(np.linalg.norm(np.sqrt(np.diagonal(gram)) / (values - after)))
     return norm, max(gap, norm / sine) if sine > 0.0 else gap
