@@ -408,14 +408,13 @@ def test_pairs_of_a_run_that_was_stopped_are_ritz_pairs(which):
     np.testing.assert_allclose(v.T @ A @ v, np.diag(w), atol=1e-9 * w.max())
 
 
-@pytest.mark.filterwarnings(
-    "ignore::sklearn.exceptions.ConvergenceWarning"
-)  # three are equal, two are asked for
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize(
     ("values", "which"), [([1.0, 1.0, 0.0, 0.0, 0.0], "SA"), ([0.0, 0.0, -1.0], "LA")], ids=["SA", "LA"]
 )
 def test_wanted_eigenvalues_may_be_zero(values, which, seed):
+    """Of the smallest three are equal and two are asked for, which is said, and right all the same."""
     w, v = grassia.eigsh(np.diag(values), 2, which=which, rng=seed)
     np.testing.assert_allclose(w, 0.0, atol=1e-14)
     np.testing.assert_allclose(np.diag(values) @ v, 0.0, atol=1e-14)
