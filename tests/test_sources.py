@@ -288,6 +288,20 @@ def test_a_pattern_gives_a_component_a_file_sorted_by_name(X, tmp_path):
     np.testing.assert_array_equal(np.vstack(list(components.blocks())), np.roll(X, M // 3, axis=0))
 
 
+def test_brackets_in_the_name_of_a_folder_that_exists_are_no_pattern(X, tmp_path, monkeypatch):
+    place = tmp_path / "run [1]" / "part[a-b]"
+    place.mkdir(parents=True)
+    for i, part in enumerate(np.split(X, 3)):
+        np.save(place / f"{i}.npy", part)
+    monkeypatch.chdir(tmp_path)
+    for pattern in (place / "*.npy", "run [1]/part[[]a-b]/*.npy", "run [1]/*/[0-2].npy", "run [1]/**/*.npy"):
+        found = from_rows(str(pattern))
+        assert len(found) == 3
+        np.testing.assert_array_equal(np.vstack(list(found.blocks())), X)
+    with pytest.raises(InvalidComponent, match=r"run \[2\]/\*\.npy matches none"):
+        from_rows("run [2]/*.npy")
+
+
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 9])
 def test_files_of_different_sizes_are_merged_or_split_to_the_number_asked_for(n, X, tmp_path):
     place = tmp_path / "rows"

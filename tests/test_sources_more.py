@@ -684,6 +684,10 @@ def test_missing_genotypes_are_refused_by_name_unless_the_mean_is_asked_for(tmp_
     bed_reader.to_bed(tmp_path / "x.bed", X, properties=names, num_threads=1)
     with pytest.raises(InvalidComponent, match=r"sample 3 \(person3\) at variant 1 \(rs1\) in .*x\.bed"):
         gone_through(tmp_path / "x.bed")
+    # The remedy must be one that an estimator, which takes no options of a file, can be given.
+    with pytest.raises(InvalidComponent, match=r"from_rows\(path, options=\{'missing': 'mean'\}\)"):
+        grassia.PCA(K).fit(tmp_path / "x.bed")
+    grassia.PCA(K).fit(from_rows(tmp_path / "x.bed", options={"missing": "mean"}))
     components = from_rows(tmp_path / "x.bed", 3, options={"missing": "mean"})
     filled = np.where(np.isnan(X), np.nanmean(X, axis=0), X)
     np.testing.assert_allclose(np.concatenate(list(components.blocks())), filled, rtol=1e-15)

@@ -228,6 +228,61 @@ def test_lists_of_other_lengths_are_refused_with_their_row(bad, text, tmp_path):
             list(from_rows(source).blocks())
 
 
+@pytest.mark.parametrize("number", [pa.int32(), pa.int64(), pa.uint8()])
+@pytest.mark.parametrize("kind", [pa.list_, pa.large_list, lambda number: pa.list_(number, 2)])
+def test_integers_missing_from_lists_are_refused_with_their_row(number, kind, tmp_path):
+    table = pa.table({"e": pa.array([[1, 2], [3, 4], [5, 6], [7, None]], kind(number))})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=3)
+    for source in (table, table.slice(1), tmp_path / "a.parquet"):
+        row = 2 if source is not table and isinstance(source, pa.Table) else 3
+        with pytest.raises(InvalidComponent, match=f"lists of column 'e' .*missing; one of row {row} is"):
+            list(from_rows(source).blocks())
+    np.testing.assert_array_equal(rows(table.slice(0, 3)), [[1, 2], [3, 4], [5, 6]])
+
+
+def test_floats_missing_from_lists_are_refused_with_their_row(tmp_path):
+    table = pa.table({"e": pa.array([[1, 2], [3, 4], [5, None]], pa.list_(pa.float32()))})
+    for source in (table, through_parquet(table, tmp_path / "a.parquet")):
+        with pytest.raises(InvalidComponent, match=r"row 2 .*holds NaN or inf in column 1"):
+            from_rows(source)[0].open().moments()
+
+
+@pytest.mark.parametrize("dtype", ["uint64", "int64"])
+@pytest.mark.parametrize("beside", [{"b": np.array([0.5, 1.5, 2.5])}, {"b": np.array([-1, 2, 3])}, {}])
+def test_integers_that_float64_would_round_are_refused(dtype, beside, tmp_path):
+    exact = {"a": np.array([1, 2**53, 3], dtype), **beside}
+    for source in each_way(exact, tmp_path):
+        from_rows(source)[0].open().moments()
+        assert [int(value) for value in rows(source)[:, 0]] == [1, 2**53, 3]
+    rounded = {"a": np.array([1, 2**53 + 1, 3], dtype), **beside}
+    for source in each_way(rounded, tmp_path):
+        with pytest.raises(InvalidComponent, match=r"at most 2\*\*53 .*9007199254740993; subtract"):
+            from_rows(source)[0].open().moments()
+
+
+@pytest.mark.parametrize("value", [2**53 + 1, -(2**53) - 1])
+def test_integers_that_float64_would_round_are_refused_beside_missing_ones(value, tmp_path):
+    tables = [
+        pd.DataFrame({"a": pd.array([value, None], dtype="Int64")}),
+        pl.DataFrame({"a": [value, None]}),
+        pa.table({"a": pa.array([value, None], pa.int64())}),
+    ]
+    files = [through_parquet(table, tmp_path / f"{i}.parquet") for i, table in enumerate(tables)]
+    for source in tables + files:
+        with pytest.raises(InvalidComponent, match=r"2\*\*53 .*column 'a' of .* size 9007199254740993"):
+            list(from_rows(source).blocks())
+
+
+def test_a_column_without_any_integer_is_missing_and_not_too_large(tmp_path):
+    tables = [
+        pd.DataFrame({"a": pd.array([None, None], dtype="Int64")}),
+        pl.DataFrame({"a": [None, None]}, schema={"a": pl.Int64}),
+        pa.table({"a": pa.array([None, None], pa.int64())}),
+    ]
+    for source in [*tables, through_parquet(tables[2], tmp_path / "a.parquet")]:
+        np.testing.assert_array_equal(rows(source), [[np.nan], [np.nan]])
+
+
 def test_row_groups_of_any_size_are_read_from_any_row(tmp_path):
     X = np.arange(300.0).reshape(100, 3)
     with pq.ParquetWriter(tmp_path / "a.parquet", pa.schema([(n, pa.float64()) for n in "abc"])) as writer:

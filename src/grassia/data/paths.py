@@ -106,7 +106,7 @@ def _in_folder(path: str, fragment: str | None) -> Found:
 
 
 def _matching(pattern: str, fragment: str | None) -> Found:
-    matched = sorted(glob.glob(pattern, recursive=True))
+    matched = sorted(glob.glob(_as_it_exists(pattern), recursive=True))
     if not matched:
         raise InvalidComponent(
             f"a pattern must match at least one file; {pattern} matches none from {os.getcwd()}"
@@ -118,6 +118,16 @@ def _matching(pattern: str, fragment: str | None) -> Found:
             "end it with a suffix, such as *.parquet"
         )
     return _alike(matched, pattern, fragment)
+
+
+def _as_it_exists(pattern: str) -> str:
+    """The pattern with those of its first folders that exist escaped: brackets may be part of a name."""
+    parts = Path(pattern).parts
+    for n in range(len(parts) - 1, 0, -1):
+        folder = os.path.join(*parts[:n])
+        if os.path.isdir(folder):
+            return os.path.join(glob.escape(folder), *parts[n:])
+    return pattern
 
 
 def _is_data(file: Path) -> bool:

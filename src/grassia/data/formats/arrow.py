@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grassia._optional import require
-from grassia.data.formats.columns import not_numeric
+from grassia.data.formats.columns import not_numeric, require_exact
 from grassia.errors import InvalidComponent
 
 __all__ = ["column_dtype", "fill_column", "fill_lists", "is_list", "list_width"]
@@ -33,9 +33,18 @@ def column_dtype(name: str, kind: Any, has_missing: bool, source: str) -> np.dty
     return plain
 
 
-def fill_column(column: Any, out: NDArray[Any]) -> None:
-    """Write an Arrow array into `out`; values that are missing become NaN."""
+def fill_column(column: Any, out: NDArray[Any], name: str, source: str) -> None:
+    """Write an Arrow array into `out`; values that are missing become NaN.
+
+    Raises
+    ------
+    InvalidComponent
+        If integers are to become floats that cannot hold them, with the column's name.
+    """
     pa = require("pyarrow", "parquet")
+    if out.dtype.kind == "f" and pa.types.is_integer(column.type) and column.type.bit_width == 64:
+        span = require("pyarrow.compute", "parquet").min_max(column)
+        require_exact(name, span["min"].as_py(), span["max"].as_py(), source)
     if pa.types.is_decimal(column.type) or (column.null_count and pa.types.is_boolean(column.type)):
         column = column.cast(pa.float64())
     out[:] = column.to_numpy(zero_copy_only=False)
@@ -61,7 +70,7 @@ def fill_lists(column: Any, out: NDArray[Any], name: str, source: str, row: int)
     Raises
     ------
     InvalidComponent
-        If one is missing, or of another length.
+        If one is missing, or of another length; or if an integer in one is missing.
     """
     lengths = require("pyarrow.compute", "parquet").list_value_length(column).fill_null(-1).to_numpy()
     wrong = np.flatnonzero(lengths != out.shape[1])
@@ -72,4 +81,11 @@ def fill_lists(column: Any, out: NDArray[Any], name: str, source: str, row: int)
             f"all lists of column {name!r} of {source} must have the same length, {out.shape[1]} as the "
             f"first; row {row + int(wrong[0])} has {found}"
         )
-    out[:] = column.flatten().to_numpy(zero_copy_only=False).reshape(out.shape)
+    values = column.flatten()
+    if values.null_count and out.dtype.kind != "f":
+        missing = np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))
+        raise InvalidComponent(
+            f"no value in the lists of column {name!r} of {source} must be missing; one of row "
+            f"{row + int(missing[0]) // out.shape[1]} is; fill it in or drop the row first"
+        )
+    out[:] = values.to_numpy(zero_copy_only=False).reshape(out.shape)

@@ -9,7 +9,7 @@ import numpy as np
 
 from grassia.errors import InvalidComponent, InvalidInput
 
-__all__ = ["Columns", "chosen_columns", "common_dtype", "frozen_columns", "not_numeric"]
+__all__ = ["Columns", "chosen_columns", "common_dtype", "frozen_columns", "not_numeric", "require_exact"]
 
 #: What the options `columns` and `drop` may be: names or positions, or one of them.
 Columns = Sequence[str | int] | str | int | None
@@ -64,6 +64,21 @@ def not_numeric(column: str, kind: Any, source: str) -> InvalidComponent:
         f"all columns of {source} must be numeric; column {column!r} is {kind}; "
         f"leave it out with from_rows(..., options={{'drop': [{column!r}]}}), or turn it into numbers first"
     )
+
+
+def require_exact(column: str, lowest: Any, highest: Any, source: str) -> None:
+    """Refuse a column of integers that is to be held in float64, which rounds those beyond 2**53.
+
+    Of a column without values both are None.
+    """
+    if lowest is None:
+        return
+    largest = max(int(highest), -int(lowest))
+    if largest > 2**53:
+        raise InvalidComponent(
+            f"integers must be at most 2**53 in size to be exact in float64; column {column!r} of {source} "
+            f"holds one of size {largest}; subtract an offset from the column first"
+        )
 
 
 def common_dtype(dtypes: Sequence[np.dtype[Any]]) -> np.dtype[Any]:

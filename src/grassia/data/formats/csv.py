@@ -8,7 +8,6 @@ value is missing, true, false or wrong are parsed field by field.
 from __future__ import annotations
 
 import csv
-import io
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from grassia.data.formats.columns import Columns, chosen_columns, frozen_columns
 from grassia.data.formats.parsing import parse_numbers
-from grassia.data.formats.records import cut_records, fields_a_line
+from grassia.data.formats.records import cut_records, fields_a_line, is_blank, records_of
 from grassia.data.formats.remote import open_decompressed
 from grassia.data.stored import StoreOpener, described_file
 from grassia.errors import InvalidComponent, InvalidInput
@@ -27,9 +26,12 @@ from grassia.errors import InvalidComponent, InvalidInput
 __all__ = ["CsvOpener", "CsvStore", "open_path"]
 
 _PIECE = 4 << 20  # bytes of text looked at and parsed at a time
+_LONGEST = 1 << 28  # bytes in which a quote must be closed
+_LONGEST_FIRST = 1 << 22  # the same, in the first two lines
 _MISSING = {"", "na", "n/a", "#n/a", "nan", "null", "none", "<na>"}
 _TRUTH = {"true": 1.0, "false": 0.0}
 _DELIMITERS = ",;\t|"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 Mark = tuple[int, int, int]  # rows, bytes and lines that come before a place in the file
 
@@ -67,6 +69,8 @@ def open_path(
             raise InvalidInput(f"`{name}` must be True, False or None; got {value!r}")
     if delimiter is not None and (not isinstance(delimiter, str) or len(delimiter) != 1):
         raise InvalidInput(f"`delimiter` must be one character; got {delimiter!r}")
+    if delimiter is not None and delimiter in '"\r\n':
+        raise InvalidInput(f"`delimiter` must be neither a quote nor a line break; got {delimiter!r}")
     kept = np.dtype(dtype)
     if kept not in (np.dtype(np.float64), np.dtype(np.float32)):
         raise InvalidInput(f"`dtype` must be float64 or float32; got {kept}")
@@ -79,7 +83,7 @@ def open_path(
     if without:
         left_out = (0, *left_out)
     taken = chosen_columns(known, name, frozen_columns(columns, "columns"), left_out or None)
-    marks = _marks(path, start.first)
+    marks = _marks(path, name, start.delimiter, start.first)
     if marks[-1][0] == 0:
         raise InvalidComponent(f"{name} must not be empty; it has no rows of numbers")
     notes = ["rows counted in one pass"]
@@ -168,7 +172,7 @@ class CsvStore:
     def _take(self, most: int) -> tuple[bytes, int]:
         """The text of some of the rows that follow, at most so many, and how many they are."""
         while True:
-            n, size = cut_records(self._buffer, self._ended, most)
+            n, size = cut_records(self._buffer, self._ended, most, self._opener.delimiter)
             if n:
                 break
             if self._ended:
@@ -193,29 +197,39 @@ class CsvStore:
 
     def _by_field(self, text: bytes, n: int, row: int, line: int) -> NDArray[Any]:
         opener = self._opener
+        records = list(records_of(text, opener.delimiter))
+        if len(records) != n:
+            raise InvalidComponent(
+                f"the rows of {opener.name} must be as they were counted; after line {line} there are "
+                f"{len(records)}, not {n}; call `from_rows` again"
+            )
         out = np.empty((n, self.shape[1]), self.dtype)
-        reader = csv.reader(
-            io.StringIO(text.decode("utf-8", "replace"), newline=""), delimiter=opener.delimiter
-        )
-        i = 0
-        for fields in reader:
-            if not fields or (len(fields) == 1 and opener.width > 1 and not fields[0].strip()):
-                continue  # a blank line
-            at = line + reader.line_num
+        texts = [record.decode("utf-8", "replace").rstrip("\r\n") for _, record in records]
+        reader = csv.reader(texts, delimiter=opener.delimiter)
+        for i, (before, _) in enumerate(records):
+            at = line + before + 1
+            fields = self._next_fields(reader, texts[i], at)
             if len(fields) != opener.width:
                 raise InvalidComponent(
                     f"all lines of {opener.name} must have {opener.width} fields; line {at} has {len(fields)}"
                 )
             for j, column in enumerate(opener.taken):
                 out[i, j] = self._number(fields[column], column, row + i, at)
-            i += 1
         return out
 
-    def _number(self, field: str, column: int, row: int, line: int) -> float:
+    def _next_fields(self, reader: Iterator[list[str]], text: str, line: int) -> list[str]:
         try:
-            return float(field)
-        except ValueError:
-            word = field.strip().lower()
+            return next(reader)
+        except csv.Error as error:
+            lone = "\r" in text
+            reason = "it holds \\r, but lines must end in \\n or \\r\\n" if lone else str(error)
+            raise InvalidComponent(f"line {line} of {self._opener.name} cannot be read: {reason}") from error
+
+    def _number(self, field: str, column: int, row: int, line: int) -> float:
+        value = _value(field)
+        if value is not None:
+            return value
+        word = field.strip().lower()
         if word in _MISSING:
             return math.nan
         if word in _TRUTH:
@@ -241,11 +255,14 @@ class _Beginning:
     @classmethod
     def of(cls, path: str, name: str, delimiter: str | None, header: bool | None) -> _Beginning:
         with open_decompressed(path) as stream:
-            found = list(_first_lines(stream, name))
-        if not found:
-            raise InvalidComponent(f"{name} must not be empty; it has no lines")
+            found = list(_first_lines(stream, name, delimiter))
+            if not found:
+                raise InvalidComponent(f"{name} must not be empty; it has no lines")
+            chosen = delimiter or _delimiter([text for text, _ in found], path)
+            if delimiter is None:  # it tells which lines are blank, and where a quote opens a field
+                stream.seek(0)
+                found = list(_first_lines(stream, name, chosen))
         texts = [text for text, _ in found]
-        chosen = delimiter or _delimiter(texts, path)
         rows = [next(csv.reader([text], delimiter=chosen)) for text in texts]
         named = _is_header(rows[0]) if header is None else header
         if not named:
@@ -259,25 +276,58 @@ class _Beginning:
         return cls(chosen, names, len(names), names[0] == "" and any(names), found[1][1])
 
 
-def _first_lines(stream: BinaryIO, name: str) -> Iterator[tuple[str, Mark]]:
+def _first_lines(stream: BinaryIO, name: str, delimiter: str | None) -> Iterator[tuple[str, Mark]]:
     """The first two lines that are neither blank nor a comment, and where each begins."""
     offset = lines = found = 0
     while found < 2:
         raw = stream.readline(1 << 26)
-        while raw.count(b'"') % 2 and (more := stream.readline(1 << 26)):
-            raw += more  # a line break inside quotes
+        skipped = len(_BYTE_ORDER_MARK) if offset == 0 and raw.startswith(_BYTE_ORDER_MARK) else 0
+        text: bytes | None = raw[skipped:]
+        if not raw.startswith(b"#", skipped):
+            text = _whole_record(stream, raw[skipped:], delimiter or _DELIMITERS)
+        if text is None:
+            raise _not_closed(name, lines)
         if not raw:
             return
-        if b"\0" in raw:
+        if b"\0" in text:
             raise InvalidComponent(f"{name} must be text, in UTF-8; it holds binary data (or UTF-16)")
         if b"\r" in raw.rstrip(b"\r\n"):
             raise InvalidComponent(f"lines of {name} must end in \\n or \\r\\n; they end in \\r")
-        text = raw.removeprefix(b"\xef\xbb\xbf") if offset == 0 else raw
-        if text.strip() and not text.startswith(b"#"):
+        if not is_blank(text, delimiter or ",") and not text.startswith(b"#"):
             found += 1
-            yield _decoded(text).rstrip("\r\n"), (0, offset, lines)
-        offset += len(raw)
-        lines += raw.count(b"\n")
+            yield _decoded(text).rstrip("\r\n"), (0, offset + skipped, lines)
+        offset += skipped + len(text)
+        lines += text.count(b"\n")
+
+
+def _whole_record(stream: BinaryIO, line: bytes, delimiters: str) -> bytes | None:
+    """A line, and those that follow it inside quotes; None where the quotes do not close.
+
+    With several delimiters, of which one is meant, quotes that do not close may be part of the text.
+    """
+    record = [line]
+    while b'"' in record[-1] and any(_is_open(b"".join(record), mark) for mark in delimiters):
+        size = sum(map(len, record))
+        while more := stream.readline(1 << 26):
+            record.append(more)
+            size += len(more)
+            if b'"' in more or size > _LONGEST_FIRST:
+                break
+        if not more or size > _LONGEST_FIRST:
+            return None if len(delimiters) == 1 else line
+    return b"".join(record)
+
+
+def _is_open(record: bytes, delimiter: str) -> bool:
+    """Whether a quote opens in a record and does not close."""
+    return cut_records(record, True, 1, delimiter) == (0, 0)
+
+
+def _not_closed(name: str, lines: int) -> InvalidComponent:
+    return InvalidComponent(
+        f"a quote that opens a field must be closed; in {name} one that opens in line {lines + 1} or after "
+        "it is not"
+    )
 
 
 def _decoded(raw: bytes) -> str:
@@ -307,16 +357,19 @@ def _is_header(fields: Sequence[str]) -> bool:
 
 
 def _is_number(word: str) -> bool:
-    if word.lower() in _MISSING or word.lower() in _TRUTH:
-        return True
+    return word.lower() in _MISSING or word.lower() in _TRUTH or _value(word) is not None
+
+
+def _value(field: str) -> float | None:
+    """The number that a field is, or None; as the fast parsers have it, which Python's `float` exceeds."""
     try:
-        float(word)
+        value = float(field)
     except ValueError:
-        return False
-    return True
+        return None
+    return value if field.strip().isascii() and "_" not in field else None
 
 
-def _marks(path: str, first: Mark) -> tuple[Mark, ...]:
+def _marks(path: str, name: str, delimiter: str, first: Mark) -> tuple[Mark, ...]:
     """Places every few megabytes at which a row begins, and the end."""
     marks = [first]
     rows, offset, lines = first
@@ -326,9 +379,13 @@ def _marks(path: str, first: Mark) -> tuple[Mark, ...]:
         while not ended:
             more = stream.read(_PIECE)
             buffer, ended = buffer + more, not more
-            n, size = cut_records(buffer, ended)
+            n, size = cut_records(buffer, ended, None, delimiter)
             if n:
                 rows, offset, lines = rows + n, offset + size, lines + buffer.count(b"\n", 0, size)
                 buffer = buffer[size:]
                 marks.append((rows, offset, lines))
+            elif len(buffer) > _LONGEST and b'"' in buffer:
+                raise _not_closed(name, lines)
+    if not is_blank(buffer, delimiter):
+        raise _not_closed(name, lines)
     return tuple(marks)

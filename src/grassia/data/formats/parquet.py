@@ -124,7 +124,7 @@ class ParquetStore:
                 if self._lists:
                     fill_lists(column, out[filled : filled + n], name, self._name, start + filled)
                 else:
-                    fill_column(column, out[filled : filled + n, j])
+                    fill_column(column, out[filled : filled + n, j], name, self._name)
             self._left = batch.slice(n) if n < batch.num_rows else None
             filled += n
         self._next = stop

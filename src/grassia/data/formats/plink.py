@@ -186,8 +186,8 @@ class PlinkStore:
         sample, variant = self._bed.iid[row], self._bed.sid[column]
         return (
             f"genotypes must not be missing; that of sample {row} ({sample}) at variant {column} ({variant}) "
-            f"in {self._path} is; options={{'missing': 'mean'}} puts the variant's mean there, or leave out "
-            "such samples and variants with PLINK's --geno and --mind"
+            f"in {self._path} is; give from_rows(path, options={{'missing': 'mean'}}) instead of the path "
+            "for the variant's mean, or leave out such samples and variants with PLINK's --geno and --mind"
         )
 
     def _require_size(self) -> None:

@@ -14,6 +14,7 @@ from grassia.data.formats.columns import (
     common_dtype,
     frozen_columns,
     not_numeric,
+    require_exact,
 )
 from grassia.data.stored import NamedRows
 from grassia.errors import InvalidComponent
@@ -82,6 +83,8 @@ def _from_pandas(table: Any, columns: Taken, drop: Taken) -> NamedRows:
     rows = np.empty(table.shape, common_dtype(dtypes)) if dtypes else np.empty(table.shape)
     for j, dtype in enumerate(dtypes):
         column = table.iloc[:, j]
+        if rows.dtype.kind == "f" and getattr(column.dtype, "kind", "") in "iu" and column.count():
+            require_exact(names[j], column.min(), column.max(), source)
         missing = {} if isinstance(column.dtype, np.dtype) or dtype.kind != "f" else {"na_value": np.nan}
         rows[:, j] = column.to_numpy(dtype=dtype, **missing)
     return NamedRows(rows, tuple(names))
@@ -107,7 +110,9 @@ def _from_polars(table: Any, columns: Taken, drop: Taken) -> NamedRows:
             raise not_numeric(column.name, column.dtype, source)
     arrays = [_polars_array(column) for column in series]
     rows = np.empty((table.height, len(arrays)), common_dtype([array.dtype for array in arrays]))
-    for j, array in enumerate(arrays):
+    for j, (column, array) in enumerate(zip(series, arrays, strict=True)):
+        if rows.dtype.kind == "f" and column.dtype.is_integer():
+            require_exact(column.name, column.min(), column.max(), source)
         rows[:, j] = array
     return NamedRows(rows, tuple(names[j] for j in taken))
 
@@ -133,7 +138,7 @@ def _from_arrow(table: Any, columns: Taken, drop: Taken) -> Any:
     for j, column in enumerate(found):
         start = 0
         for chunk in getattr(column, "chunks", [column]):
-            fill_column(chunk, rows[start : start + len(chunk), j])
+            fill_column(chunk, rows[start : start + len(chunk), j], names[taken[j]], source)
             start += len(chunk)
     return NamedRows(rows, tuple(names[j] for j in taken))
 
