@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 import warnings
 
 import numpy as np
@@ -12,8 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 import grassia
 from estimator_data import TABLES, entry_by_entry, relative, term_counts, with_variance
-from grassia.estimators.decompose import number_of
-from grassia.estimators.exact import completed, triangle
+from grassia.estimators.exact import completed, number_of, triangle
 
 PER_COMPONENT = ("explained_variance_", "explained_variance_ratio_", "singular_values_")
 
@@ -317,3 +317,64 @@ def test_a_completed_basis_depends_on_the_span_alone():
     first, second = completed(basis, 6), completed(turned, 6)
     assert np.allclose(first[:, 3:], second[:, 3:], atol=1e-12)
     assert np.allclose(first.T @ first, np.eye(6), atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.float32])
+def test_the_score_of_small_integers_does_not_overflow(dtype):
+    counts = np.random.default_rng(0).integers(0, 100, (60, 8)).astype(dtype)
+    expected = reference(counts.astype(np.float64), 3).score_samples(counts.astype(np.float64))
+    found = grassia.PCA(3).fit(counts.astype(np.float64))
+    for rows in (counts, sp.csr_array(counts)):
+        assert relative(expected, found.score_samples(rows)) < 1e-6
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e4])
+def test_the_score_of_sparse_rows_close_to_the_components_is_that_of_dense_ones(offset):
+    rng = np.random.default_rng(1)
+    Z = rng.standard_normal((200, 10)) * np.r_[[1e4] * 3, [1e-4] * 7]
+    Z[:, :3] += offset
+    Z[::2] += 1e2 * rng.standard_normal((100, 10))  # and some that are not close
+    near = Z[1::2]
+    pca = grassia.PCA(3).fit(near)
+    found = pca.score_samples(sp.csr_array(Z))
+    singular, turn = np.linalg.svd(near - near.mean(axis=0))[1:]
+    variances = singular**2 / 99
+    variances[3:] = variances[3:].mean()
+    along = (Z - near.mean(axis=0)) @ turn.T
+    expected = -0.5 * (along**2 / variances + np.log(2.0 * np.pi * variances)).sum(axis=1)
+    assert entry_by_entry(pca.score_samples(Z), found) < 1e-6
+    assert entry_by_entry(expected, found) < 1e-5
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_graded_sparse_rows_are_not_filled_in_at_once(weighted):
+    m, d = 60_000, 100
+    S = sp.random_array((m, d), density=2e-3, format="csr", rng=0)
+    S = (S @ sp.diags_array(10.0 ** -np.linspace(0.0, 4.0, d))).tocsr()
+    w = np.ones(m) if weighted else None
+    tracemalloc.start()
+    pca = grassia.PCA(80).fit(S, sample_weight=w)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert pca.explained_variance_[-1] < 1e-4 * pca.explained_variance_[0]  # the rows were looked at again
+    assert most < m * d * 8 / 2
+
+
+@pytest.mark.parametrize("second", [2e4, 2.0])
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_small_noise_beside_large_variances_keeps_its_digits(second, form, weighted):
+    rng = np.random.default_rng(2)
+    X = 0.01 * rng.standard_normal((700, 350))
+    X[:, 0], X[:, 1] = 3e4 * rng.standard_normal(700), second * rng.standard_normal(700)
+    w = rng.integers(1, 3, 700) if weighted else np.ones(700, dtype=int)
+    repeated = np.repeat(X, w, axis=0)
+    singular = np.linalg.svd(repeated - repeated.mean(axis=0))[1]
+    expected = np.sum(singular[2:] ** 2) / (w.sum() - 1) / 348
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        found = grassia.PCA(2, solver="krylov", random_state=0).fit(form(X), sample_weight=w)
+    assert found.converged_ == (second == 2e4)
+    # What the angle that is left turns out of the space.
+    turned = found.certificate_.sin_theta.value**2 * second**2 / 348
+    assert abs(found.noise_variance_ - expected) <= 1e-9 * expected + (turned if second == 2.0 else 0.0)

@@ -448,3 +448,52 @@ def test_one_file_is_cut_for_the_workers_there_are(tmp_path):
     whole = grassia.PCA(2, backend="threads", n_workers=3, n_shards=1).fit(tmp_path / "x.npy")
     assert whole.result_.stats["components"] == 1
     np.testing.assert_allclose(pca.explained_variance_, whole.explained_variance_, rtol=1e-10)
+
+
+@pytest.mark.parametrize("kind", [grassia.PCA, grassia.TruncatedSVD])
+@pytest.mark.parametrize("fit", ["fit", "partial_fit"])
+@pytest.mark.parametrize("scale", [1e-300, 1e-170, 1e-62, 1e86, 1e160])
+@pytest.mark.parametrize("shape", [(100, 6), (10, 60)], ids=str)
+def test_rows_whose_squares_leave_double_precision_are_refused(kind, fit, scale, shape):
+    X = np.random.default_rng(0).standard_normal(shape) * scale
+    for rows in (X, sp.csr_array(X)):
+        with pytest.raises(grassia.GrassiaError, match="cale the data"):
+            getattr(kind(3), fit)(rows)
+
+
+@pytest.mark.parametrize("fit", ["fit", "partial_fit"])
+@pytest.mark.parametrize("scale", [1e-55, 1e55])
+def test_rows_of_a_size_within_those_limits_are_not(fit, scale):
+    X = TABLES["iris"]
+    found = getattr(grassia.PCA(2), fit)(X * scale)
+    expected = getattr(grassia.PCA(2), fit)(X)
+    assert relative(expected.components_, found.components_) < 1e-10
+    assert relative(expected.explained_variance_ratio_, found.explained_variance_ratio_) < 1e-10
+
+
+@pytest.mark.parametrize("solver", ["auto", "krylov", "covariance", "stream"])
+@pytest.mark.parametrize("shape", [(400, 310), (1001, 7), (7, 310)], ids=str)
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
+@pytest.mark.parametrize("value", [0.0, 0.1])
+def test_rows_that_are_all_equal_have_no_variance_whatever_the_solver(solver, shape, form, value):
+    X = form(np.full(shape, value))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        if solver == "stream":
+            pca = grassia.PCA(2).partial_fit(X[:3]).partial_fit(X[3:])
+        else:
+            pca = grassia.PCA(2, solver=solver).fit(X)
+        assert pca.converged_
+    assert np.array_equal(pca.explained_variance_, [0.0, 0.0])
+    assert np.isnan(pca.explained_variance_ratio_).all()
+    assert np.allclose(pca.components_ @ pca.components_.T, np.eye(2))
+    assert pca.noise_variance_ == 0.0
+
+
+def test_rows_that_differ_by_next_to_nothing_still_differ():
+    X = np.full((500, 350), 1.0)
+    X[:, 3] += 1e-13 * np.random.default_rng(0).standard_normal(500)
+    with pytest.warns(ConvergenceWarning, match="PRECISION"):
+        found = grassia.PCA(1, solver="krylov").fit(X)
+    assert abs(found.components_[0, 3]) > 1.0 - 1e-6
+    assert found.explained_variance_[0] == pytest.approx(X[:, 3].var(ddof=1), rel=1e-2)

@@ -9,6 +9,7 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn import decomposition
 
 import grassia
 from estimator_data import TABLES, entry_by_entry, relative, term_counts
@@ -235,3 +236,116 @@ def test_memory_does_not_grow_with_the_rows():
     few, many = peak(4), peak(40)
     assert many < 1.2 * few
     assert many < 20 * d * (k + 10) * 8
+
+
+def test_weighted_batches_of_few_rows_have_the_noise_of_repeated_rows():
+    rng = np.random.default_rng(5)
+    A, w = rng.standard_normal((30, 40)), rng.integers(0, 4, 30)
+    expected = decomposition.PCA(5).fit(np.repeat(A, w, axis=0))
+    found = grassia.PCA(5)
+    for start in range(0, 30, 10):
+        found.partial_fit(A[start : start + 10], sample_weight=w[start : start + 10])
+    assert found.n_samples_ == found.n_samples_seen_ == expected.n_samples_ == w.sum()
+    assert found.noise_variance_ == pytest.approx(expected.noise_variance_, rel=1e-10)
+    assert entry_by_entry(expected.explained_variance_, found.explained_variance_) < 1e-10
+    assert found.score(A) == pytest.approx(expected.score(A), rel=1e-10)
+
+
+@pytest.mark.parametrize("kind", [grassia.PCA, grassia.TruncatedSVD])
+def test_a_stream_goes_on_from_a_fit_with_weights_that_are_fractions(kind):
+    rng = np.random.default_rng(6)
+    X, Y = rng.standard_normal((40, 5)), 3.0 * rng.standard_normal((20, 5)) + 1.0
+    w = np.full(40, 0.25)  # their sum is a whole number, but not that of the rows
+    first = kind(5).fit(X, sample_weight=w)
+    assert first.n_samples_ == 10
+    found = first.partial_fit(Y)
+    expected = kind(5).fit(np.vstack([X, Y]), sample_weight=np.r_[w, np.ones(20)])
+    assert found.n_samples_ == expected.n_samples_ == 30
+    assert entry_by_entry(expected.explained_variance_, found.explained_variance_) < 1e-10
+    assert relative(expected.components_, found.components_) < 1e-10
+
+
+@pytest.mark.parametrize("fitted", [False, True])
+def test_a_source_that_fails_half_way_leaves_no_trace(fitted):
+    X = low_rank_rows(300, 20)
+    holed = X[200:].copy()
+    holed[50, 3] = np.nan
+    pca, expected = grassia.PCA(4), grassia.PCA(4).fit(X)
+    first = 100 if fitted else 0
+    if fitted:
+        pca.partial_fit(X[:100])
+    for _ in range(2):
+        with pytest.raises(grassia.InvalidInput, match="NaN"):
+            pca.partial_fit([X[first:200], holed])
+        assert getattr(pca, "n_samples_seen_", 0) == first
+    pca.partial_fit([X[first:200], X[200:]])
+    assert pca.n_samples_seen_ == 300
+    assert entry_by_entry(expected.explained_variance_, pca.explained_variance_) < 1e-10
+
+
+def test_a_batch_that_was_refused_does_not_fix_the_width():
+    X = low_rank_rows(30, 20)
+    pca = grassia.PCA(18)
+    with pytest.raises(grassia.InvalidInput, match="`n_components` must"):
+        pca.partial_fit(X[:, :15])
+    assert pca.partial_fit([X[:10], X[10:]]).n_features_in_ == 20
+
+
+def test_files_of_a_stream_have_the_same_columns_in_the_same_order(tmp_path):
+    rng = np.random.default_rng(7)
+    for name, columns in (("one", "a,b,c"), ("two", "a,b,c"), ("turned", "c,b,a")):
+        rows = rng.standard_normal((20, 3)) * [1.0, 2.0, 3.0]
+        np.savetxt(tmp_path / f"{name}.csv", rows, delimiter=",", header=columns, comments="")
+    pca = grassia.PCA(2).partial_fit(tmp_path / "one.csv")
+    assert list(pca.feature_names_in_) == ["a", "b", "c"]
+    with pytest.raises(grassia.InvalidInput, match="feature names should match"):
+        pca.partial_fit(tmp_path / "turned.csv")
+    assert pca.partial_fit(tmp_path / "two.csv").n_samples_seen_ == 40
+    with pytest.raises(grassia.InvalidInput, match="feature names should match"):
+        pca.transform(tmp_path / "turned.csv")
+
+
+def test_a_stream_goes_on_from_the_exact_mean_of_a_single_precision_fit():
+    rng = np.random.default_rng(8)
+    X = (rng.standard_normal((400, 4)) * [4.0, 3.0, 2.0, 1.0] + 1e5).astype(np.float32)
+    expected = np.linalg.eigvalsh(np.cov(X.astype(np.float64).T))[::-1]
+    found = grassia.PCA(4).fit(X[:200]).partial_fit(X[200:].astype(np.float64))
+    assert entry_by_entry(expected, found.explained_variance_) < 1e-6
+    assert np.abs(found.mean_ - X.mean(axis=0, dtype=np.float64)).max() < 1e-9
+
+
+@pytest.mark.parametrize("fit", ["fit", "partial_fit"])
+def test_single_precision_is_single_in_any_order_of_bytes(fit):
+    X = TABLES["iris"].astype(">f4")
+    expected = getattr(grassia.PCA(2), fit)(X.astype("=f4"))
+    found = getattr(grassia.PCA(2), fit)(X)
+    assert found.components_.dtype == expected.components_.dtype == np.float32
+    assert np.array_equal(found.components_, expected.components_)
+
+
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_array, lambda X: [X]], ids=["dense", "sparse", "source"])
+def test_integers_beyond_double_precision_are_refused_in_a_stream(form):
+    X = np.arange(12).reshape(4, 3)
+    pca = grassia.PCA(2).partial_fit(form(X))
+    with pytest.raises(ValueError, match=r"2\*\*53"):
+        pca.partial_fit(form(X + (2**53 + 1)))
+    assert pca.n_samples_seen_ == 4
+
+
+def test_the_noise_of_a_stream_keeps_its_digits_beside_large_variances():
+    rng = np.random.default_rng(9)
+    X = 0.01 * rng.standard_normal((900, 300))
+    X[:, :2] = 3e7 * rng.standard_normal((900, 2))
+    found = streamed(X, [100], grassia.PCA(2))
+    rest = np.sum(np.linalg.svd(X - X.mean(axis=0))[1][2:] ** 2) / 899
+    assert not found.converged_
+    assert rest * (1.0 - 1e-6) <= found.noise_variance_ * 298 <= rest + 2.0 * found.lost_variance_
+
+
+def test_a_stream_of_limited_rank_goes_on_from_the_rest_of_a_fit():
+    rng = np.random.default_rng(10)
+    X = rng.standard_normal((500, 300)) * np.r_[9.0, 8.0, np.full(298, 0.1)]
+    found = grassia.PCA(2).fit(X[:400]).partial_fit(X[400:])
+    total = X.var(axis=0, ddof=1).sum()
+    assert found.explained_variance_.sum() / found.explained_variance_ratio_.sum() == pytest.approx(total)
+    assert found.explained_variance_.sum() + 298 * found.noise_variance_ == pytest.approx(total)

@@ -82,3 +82,31 @@ def test_a_stream_gives_what_all_rows_give():
     for name in ("components_", *PER_COMPONENT):
         assert relative(getattr(expected, name), getattr(found, name)) < 1e-8, name
     assert (found.n_samples_seen_, found.certificate_, found.lost_variance_) == (len(X), None, 0.0)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1.0, 1e7])
+def test_a_stream_far_from_the_origin_keeps_its_variances(offset):
+    rng = np.random.default_rng(2)
+    X = rng.standard_normal((500, 6)) * [5.0, 4.0, 3.0, 2.0, 1.0, 1.0] + offset
+    found = grassia.TruncatedSVD(4)
+    for start in range(0, 500, 50):
+        found.partial_fit(X[start : start + 50])
+    singular, turn = np.linalg.svd(X)[1:]
+    along = (X - X.mean(axis=0)) @ turn[:4].T
+    assert entry_by_entry(singular[:4], found.singular_values_) < 1e-6
+    assert entry_by_entry(along.var(axis=0), found.explained_variance_) < 1e-6
+    ratio = along.var(axis=0) / X.var(axis=0).sum()
+    assert entry_by_entry(ratio, found.explained_variance_ratio_) < 1e-6
+
+
+@pytest.mark.parametrize("offset", [0.0, 2.0])
+def test_a_stream_of_full_rank_loses_no_more_than_it_says(offset):
+    X = np.random.default_rng(3).standard_normal((600, 300)) * np.r_[6.0, 5.0, np.full(298, 1.0)] + offset
+    found = grassia.TruncatedSVD(3)
+    for start in range(0, 600, 70):
+        found.partial_fit(X[start : start + 70])
+    short = (np.linalg.svd(X)[1][:3] ** 2 - found.singular_values_**2) / 600
+    assert np.all(short > -1e-9)
+    assert np.all(short <= found.lost_variance_ + 1e-9)
+    assert found.lost_variance_ > 0.0
+    assert not found.converged_

@@ -14,12 +14,14 @@ sum of the largest squared singular values dropped.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
+
+from grassia.starting import check_range
 
 __all__ = ["Settled", "Stream"]
 
@@ -41,6 +43,8 @@ class Settled:
         `F` with `F^T F` close to the sum of squares and products.
     lost : float
         Bound of the spectral norm of what `F^T F` lacks of it.
+    outside : float
+        The trace of that, which is `squares` less those of `F`, but no difference of large numbers.
     """
 
     weight: float
@@ -48,6 +52,7 @@ class Settled:
     squares: float
     factor: Float
     lost: float
+    outside: float = 0.0
 
     def decomposition(self) -> tuple[Float, Float]:
         """Singular values of the factor, descending, and its right singular vectors as rows."""
@@ -85,26 +90,49 @@ class Stream:
     def __init__(self, n_features: int, rank: int, center: bool = True) -> None:
         self.n_features, self.center = n_features, center
         self.rank = min(rank, n_features)
-        self.rows = 0
+        self.distinct = 0
         self.batches = 0
         self.single = True
+        self.largest = 0.0
         self._block = max(self.rank, 16)
         self._buffer: Float = np.empty((0, n_features))
         self._weights: Float = np.empty(0)
         self._settled = Settled(0.0, np.zeros(n_features), 0.0, np.empty((0, n_features)), 0.0)
 
     @classmethod
-    def resume(cls, settled: Settled, rank: int, rows: int, center: bool = True) -> Stream:
-        """A stream that goes on from what was found otherwise."""
+    def resume(cls, settled: Settled, rank: int, distinct: int, center: bool = True) -> Stream:
+        """A stream that goes on from what was found otherwise, of so many rows of a positive weight."""
         stream = cls(settled.mean.size, rank, center)
-        stream.rows, stream._settled = rows, settled
+        stream.distinct, stream._settled = distinct, settled
+        spread = float(np.sqrt(settled.squares / settled.weight))
+        stream.largest = max(spread, float(np.max(np.abs(settled.mean))))
         return stream
 
+    @property
+    def weight(self) -> float:
+        """The number of rows so far, or the sum of their weights."""
+        return self._settled.weight + float(self._weights.sum())
+
+    @property
+    def count(self) -> int:
+        """How many rows a stream without weights would have had: see `Rows.count` of the estimators."""
+        return max(self.distinct, int(self.weight + 1e-9))
+
     def add(self, rows: Any, weights: Float | None = None) -> None:
-        """Take a batch, dense or CSR, of any number of rows."""
+        """Take a batch, dense or CSR, of any number of rows.
+
+        Raises
+        ------
+        GrassiaError
+            If all numbers so far are so small, or any is so large, that squares leave double precision.
+        """
+        largest = max(self.largest, _largest(rows))
+        if largest > 0.0:
+            check_range(min(max(largest, 1e-150), 1e150) ** 2)
+        self.largest = largest
         self.batches += 1
-        self.rows += int(rows.shape[0])
-        self.single &= rows.dtype == np.float32
+        self.distinct += int(rows.shape[0] if weights is None else np.count_nonzero(weights))
+        self.single &= rows.dtype.newbyteorder("=") == np.float32
         for part, w in _pieces(rows, weights, self._block):
             self._buffer = np.vstack([self._buffer, part])
             self._weights = np.r_[self._weights, w]
@@ -122,31 +150,37 @@ class Stream:
         if weight == 0.0:
             return before
         whole = before.weight + weight
-        mean = weights @ rows / weight
+        origin = rows[np.argmax(weights)]  # so that the mean of equal rows is that row, to the last digit
+        mean = origin + weights @ (rows - origin) / weight
         centred = rows - mean if self.center else rows
         new = np.sqrt(weights)[:, None] * centred
         if self.center and before.weight > 0.0:
             step = np.sqrt(before.weight * weight / whole) * (mean - before.mean)
             new = np.vstack([new, step])
         squares = before.squares + float(np.einsum("ij,ij->", new, new))
-        factor, dropped = self._shortened(np.vstack([before.factor, new]))
+        factor, dropped, outside = self._shortened(np.vstack([before.factor, new]))
         moved = before.mean + (mean - before.mean) * (weight / whole)
-        return replace(
-            before, weight=whole, mean=moved, squares=squares, factor=factor, lost=before.lost + dropped
-        )
+        lost, outside = before.lost + dropped, before.outside + outside
+        return Settled(whole, moved, squares, factor, lost, outside)
 
-    def _shortened(self, stack: Float) -> tuple[Float, float]:
-        """At most `rank` rows with nearly the same products, and the norm of what they lack."""
+    def _shortened(self, stack: Float) -> tuple[Float, float, float]:
+        """At most `rank` rows with nearly the same products, and the norm and trace of what they lack."""
         if len(stack) <= self.rank:
-            return stack, 0.0
+            return stack, 0.0, 0.0
         if self.rank == self.n_features:
-            return np.asarray(np.linalg.qr(stack, mode="r")), 0.0
+            return np.asarray(np.linalg.qr(stack, mode="r")), 0.0, 0.0
         singular, vectors = np.linalg.svd(stack, full_matrices=False)[1:]
         r = self.rank
         # Singular values that are nothing but rounding are no loss.
         noise = singular[0] * max(stack.shape) * np.finfo(np.float64).eps
         dropped = float(singular[r]) if len(singular) > r and singular[r] > noise else 0.0
-        return singular[:r, None] * vectors[:r], dropped**2
+        return singular[:r, None] * vectors[:r], dropped**2, float(np.sum(singular[r:] ** 2))
+
+
+def _largest(rows: Any) -> float:
+    """The largest entry in size."""
+    entries = rows.data if sp.issparse(rows) else rows
+    return max(float(entries.max()), -float(entries.min())) if entries.size else 0.0
 
 
 def _pieces(rows: Any, weights: Float | None, most: int) -> Iterator[tuple[Float, Float]]:

@@ -26,6 +26,8 @@ __all__ = ["RunningMoments", "WeightedLoader", "WeightedRowsComponent", "column_
 Float = NDArray[np.float64]
 WeightedBlock = tuple[Any, Float]
 
+TOO_SMALL = "the squares of the rows must not all be zero in float64 where the rows are not; rescale the data"
+
 #: Rows are read in blocks of about so many bytes.
 BLOCK_BYTES = 8 << 20
 

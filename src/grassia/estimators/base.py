@@ -26,7 +26,15 @@ from grassia.data import Components
 from grassia.data.blocks import slices
 from grassia.errors import InvalidInput
 from grassia.estimators.decompose import Decomposition, Options
-from grassia.estimators.inputs import BLOCK_BYTES, MISSING, Rows, components_of, is_source, prepare
+from grassia.estimators.inputs import (
+    BLOCK_BYTES,
+    MISSING,
+    Rows,
+    components_of,
+    is_source,
+    prepare,
+    whole_or_not,
+)
 from grassia.result import History, Result, Status
 from grassia.weighted import filled
 
@@ -83,6 +91,9 @@ class RowsEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         """The means of the columns, which stand for what is missing."""
         raise NotImplementedError
 
+    def __sklearn_is_fitted__(self) -> bool:
+        raise NotImplementedError
+
     # -- fitting --------------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
@@ -106,7 +117,8 @@ class RowsEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         options = self._options(rows)
         self._forget()
         found = self._fit_rows(rows, options)
-        self.n_samples_ = rows.count if rows.weight == int(rows.weight) else rows.weight
+        self.n_samples_ = whole_or_not(rows.weight)
+        self._weight, self._distinct = rows.weight, rows.distinct
         self._set_run(found.result, rows.dtype)
         return self
 
@@ -276,15 +288,17 @@ class RowsEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         check_is_fitted(self)
         fill = self._column_means() if self.missing == "mean" else None
         if is_source(X):
-            yield from self._source_blocks(X, fill)
+            yield from self._component_blocks(components_of(X, None, self._center), fill)
             return
         for block in slices(self._validated(X, reset=False), BLOCK_BYTES):
             yield filled(block, fill)
 
-    def _source_blocks(self, X: Any, fill: Float | None = None) -> Iterator[Any]:
-        expected: int | None = getattr(self, "n_features_in_", None)
-        components = components_of(X, None, self._center)
-        names, known = components.feature_names, getattr(self, "feature_names_in_", None)
+    def _component_blocks(self, components: Components, fill: Float | None = None) -> Iterator[Any]:
+        """The rows of a source in blocks, checked against those before, if there were any."""
+        fitted = self.__sklearn_is_fitted__()
+        expected: int | None = self.n_features_in_ if fitted else components.n_features
+        known = getattr(self, "feature_names_in_", None) if fitted else None
+        names = components.feature_names
         if names is not None and known is not None and list(names) != list(known):
             raise InvalidInput(
                 "The feature names should match those that were passed during fit, in their order; "

@@ -26,23 +26,27 @@ from grassia import auto, geometry
 from grassia.api import eigenspace
 from grassia.backends import Backend
 from grassia.certificate import Certificate, Certifier
-from grassia.errors import InvalidComponent
+from grassia.errors import InvalidComponent, InvalidInput
 from grassia.estimators.exact import (
     EPS,
+    Wanted,
     certificate_of,
-    completed,
+    number_of,
+    padded,
     rank_of,
     singular_noise,
+    spread,
+    squares_across,
     status_of,
     triangle,
 )
 from grassia.estimators.inputs import Rows
 from grassia.result import History, Result, Status, fix_signs
 from grassia.solvers import Covariance, Krylov, Nystrom
-from grassia.weighted import RunningMoments, bad_row
+from grassia.starting import check_range
+from grassia.weighted import TOO_SMALL, RunningMoments, bad_row
 
 Float = NDArray[np.float64]
-Wanted = int | float | None
 
 # All eigenvectors of so many features are found for next to nothing, however few are wanted.
 _FEW_FEATURES = 300
@@ -59,6 +63,10 @@ _GRADED = 1e-4
 _GRADED_OPERATIONS = 1e11
 # The same for an iteration, whose extra pass is over rows that may lie on a disk.
 _GRADED_ITERATION = 1e-8
+# The rest of the variance is measured by one more pass where it is less than this part of all.
+_CANCELS = 1e-6
+# Whether there is any variance at all is looked into where it is less than this part of the mean's square.
+_CONSTANT = 1e-24
 # By how much a start is blurred for a method that looks beyond k.
 _BLUR = 1e-2
 # How exactly k is located for a fraction of the variance; eigenvalues are then right to its square.
@@ -108,7 +116,36 @@ class Decomposition:
 
 
 def decompose(rows: Rows, wanted: Wanted, options: Options, center: bool) -> Decomposition:
-    """The leading `wanted` directions: a number, a fraction of the variance, or None for all there are."""
+    """The leading `wanted` directions: a number, a fraction of the variance, or None for all there are.
+
+    Raises
+    ------
+    GrassiaError
+        If the squares of the rows are too large or too small for double precision.
+    """
+    found = _decomposed(rows, wanted, options, center)
+    size = 0.0 if found.mean is None else float(found.mean @ found.mean)
+    if found.total > _CONSTANT * size:
+        return found
+    if spread(rows.weighted_blocks(), center) > 0.0:
+        if found.total == 0.0:
+            raise InvalidInput(TOO_SMALL)
+        return found
+    # All rows are equal: what variance there seems to be is the rounding of the mean.
+    k = number_of(wanted, np.zeros(1), most(rows))
+    vectors, values = padded(np.empty((rows.n_features, 0)), np.empty(0), k)
+    run = dataclasses.replace(
+        found.result,
+        vectors=vectors,
+        values=values,
+        certificate=None,
+        status=Status.CONVERGED,
+        converged=True,
+    )
+    return Decomposition(vectors, values, found.mean, 0.0, 0.0, run)
+
+
+def _decomposed(rows: Rows, wanted: Wanted, options: Options, center: bool) -> Decomposition:
     route = _route(rows, wanted, options)
     if route == "rows":
         return _from_rows(rows, wanted, options, center)
@@ -190,6 +227,7 @@ def _from_rows(rows: Rows, wanted: Wanted, options: Options, center: bool) -> De
     sums.add(X, weights)
     if not np.isfinite(sums.squares):
         raise InvalidComponent(bad_row(X))
+    check_range(sums.squares / rows.weight)
     mean = sums.mean if center else None
     if mean is not None:
         X -= mean
@@ -234,7 +272,7 @@ def _cut(rows: Rows, spectrum: Spectrum, wanted: Wanted, options: Options, run: 
         certificate = certificate_of(
             V, singular, sure, rows.weight, spectrum.noise, options.tol, options.seed, options.certifier
         )
-    W, found = _completed(V[:, :sure], values[:sure], k)
+    W, found = padded(V[:, :sure], values[:sure], k)
     status = status_of(certificate)
     result = dataclasses.replace(
         run,
@@ -245,22 +283,6 @@ def _cut(rows: Rows, spectrum: Spectrum, wanted: Wanted, options: Options, run: 
         converged=status is Status.CONVERGED,
     )
     return Decomposition(W, found, spectrum.mean, math.fsum(values), math.fsum(values[k:]), result)
-
-
-def number_of(wanted: Wanted, values: Float, limit: int) -> int:
-    """How many directions `wanted` means, given all eigenvalues: scikit-learn's rule for a fraction.
-
-    >>> number_of(0.75, np.array([3.0, 1.0, 0.0]), 3), number_of(0.74, np.array([3.0, 1.0, 0.0]), 3)
-    (2, 1)
-    """
-    if wanted is None:
-        return limit
-    if isinstance(wanted, int):
-        return wanted
-    total = float(values.sum())
-    if not total > 0.0:
-        return 1
-    return min(int(np.searchsorted(np.cumsum(values / total), wanted, side="right")) + 1, limit)
 
 
 # -- an iteration ---------------------------------------------------------------------------------------
@@ -295,8 +317,17 @@ def _iterated(rows: Rows, k: int, options: Options, center: bool) -> Decompositi
         return _measured(rows, run, mean, center, k)
     total = run.certificate.total
     assert total is not None  # rows know theirs
-    vectors, values = _completed(run.vectors, np.maximum(run.values, 0.0), k)
-    return Decomposition(vectors, values, mean, total, max(0.0, total - math.fsum(values)), run)
+    vectors, values = padded(run.vectors, np.maximum(run.values, 0.0), k)
+    rest = _rest(rows, vectors, values, mean, total)
+    return Decomposition(vectors, values, mean, total, rest, run)
+
+
+def _rest(rows: Rows, vectors: Float, values: Float, mean: Float | None, total: float) -> float:
+    """What the eigenvalues after the last add up to: a difference, or where it cancels from one more pass."""
+    rest = max(0.0, total - math.fsum(values))
+    if len(values) >= most(rows) or rest >= _CANCELS * total:
+        return rest
+    return squares_across(rows.weighted_blocks(), mean, vectors) / rows.weight
 
 
 def _measured(
@@ -314,12 +345,12 @@ def _measured(
     bearing = rank_of(singular, (rows.distinct, rows.n_features))
     vectors, values = fix_signs(run.vectors @ turn.T)[:, :bearing], singular[:bearing] ** 2 / rows.weight
     total = max(0.0, sums.squares) / rows.weight
-    rest = max(0.0, total - math.fsum(values))
+    rest = _rest(rows, vectors, values, mean, total)
     all_in = bearing < run.vectors.shape[1] and rest <= 1e-13 * total
     if all_in and run.status in (Status.GAP_TOO_SMALL, Status.PRECISION):
         # Everything that has variance is in; the cut goes through directions that have none.
         run = dataclasses.replace(run, converged=True, status=Status.CONVERGED)
-    vectors, values = _completed(vectors, values, k or run.vectors.shape[1])
+    vectors, values = padded(vectors, values, k or run.vectors.shape[1])
     run = dataclasses.replace(run, vectors=vectors, values=values)
     return Decomposition(vectors, values, mean, total, rest, run)
 
@@ -371,13 +402,6 @@ def _fitting(start: Float, k: int, options: Options) -> Float:
         start = start + _BLUR * rng.standard_normal((d, have)) / math.sqrt(d)
     more = max(0, min(d, max(2 * k, k + 10)) - have)
     return np.asarray(geometry.orthonormalize(np.hstack([start, rng.standard_normal((d, more))])))
-
-
-def _completed(vectors: Float, values: Float, k: int) -> tuple[Float, Float]:
-    """The leading k, with directions of no variance for those that are missing."""
-    missing = max(0, k - vectors.shape[1])
-    whole = fix_signs(completed(vectors, k)) if missing else vectors[:, :k]
-    return np.ascontiguousarray(fix_signs(whole)), np.r_[values[:k], np.zeros(missing)]
 
 
 def _cut_short(run: Result, wanted: Wanted, limit: int) -> Result:

@@ -17,13 +17,19 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from grassia.certificate import Certificate, Certifier, certify
-from grassia.result import Status
+from grassia.result import Status, fix_signs
 
 Float = NDArray[np.float64]
+Wanted = int | float | None
 EPS = float(np.finfo(np.float64).eps)
 
 # So many directions after the cut are shown to a certificate: its bounds are rigorous if that is all of them.
 _BESIDE = 512
+# Rows are merged at least so many at a time, and no more than there are columns where those are many.
+_SHORTEST = 256
+_WIDE = 1024
+# So many numbers are filled in at a time where there is no need for more.
+FILLED_NUMBERS = 1 << 17
 
 
 def triangle(blocks: Iterable[tuple[Any, Float | None]], mean: Float | None, V: Float | None = None) -> Float:
@@ -38,8 +44,10 @@ def triangle(blocks: Iterable[tuple[Any, Float | None]], mean: Float | None, V: 
     V : ndarray (d, b), optional
         None: the identity.
 
-    Notes ----- Cost: ``2 m b^2`` flops, and ``2 m d b`` with `V`. Sparse blocks are filled in one at a time
-    if `V` is None, and multiplied as they are otherwise.
+    Notes
+    -----
+    Cost: ``2 m b^2`` flops, and ``2 m d b`` with `V`. Sparse rows are filled in a few times `d` of them at a
+    time if `V` is None, and multiplied as they are otherwise.
 
     Examples
     --------
@@ -51,12 +59,13 @@ def triangle(blocks: Iterable[tuple[Any, Float | None]], mean: Float | None, V: 
     shift = None if mean is None or V is None else mean @ V
     R: Float | None = None
     for rows, weights in blocks:
-        Y = _turned(rows, mean, V, shift)
-        if weights is not None:
-            Y = np.sqrt(weights)[:, None] * Y
-        width = Y.shape[1]
-        for start in range(0, len(Y), 4 * width):  # short and wide pieces cost as little as tall ones
-            piece = Y[start : start + 4 * width]
+        width = rows.shape[1] if V is None else V.shape[1]
+        # Short pieces cost as little as tall ones; of many features they would take too much memory.
+        step = max(_SHORTEST, 4 * width) if width <= _WIDE else width
+        for start in range(0, rows.shape[0], step):
+            piece = _turned(rows[start : start + step], mean, V, shift)
+            if weights is not None:
+                piece = np.sqrt(weights[start : start + step])[:, None] * piece
             stack = piece if R is None else np.vstack([R, piece])
             R = np.asarray(np.linalg.qr(stack, mode="r"))
     assert R is not None
@@ -72,6 +81,44 @@ def _turned(rows: Any, mean: Float | None, V: Float | None, shift: Float | None)
     X = np.asarray(rows, dtype=np.float64)
     X = X if mean is None else X - mean
     return X if V is None else X @ V
+
+
+def squares_across(blocks: Iterable[tuple[Any, Float | None]], mean: Float | None, V: Float) -> float:
+    """The sum of squares of what the (centred, weighted) rows have outside the span of `V`.
+
+    It is not the difference of all squares and those along `V`, which has no digits left where next to
+    nothing is outside. Sparse rows are filled in a few at a time.
+
+    >>> squares_across([(np.array([[1e9, 1e-3], [2e9, 3e-3]]), None)], None, np.eye(2)[:, :1])
+    1e-05
+    """
+    total, step = 0.0, max(1, FILLED_NUMBERS // V.shape[0])
+    for rows, weights in blocks:
+        for start in range(0, rows.shape[0], step):
+            X = _turned(rows[start : start + step], mean, None, None)
+            R = X - (X @ V) @ V.T
+            w = np.ones(len(R)) if weights is None else weights[start : start + step]
+            total += float(w @ np.einsum("ij,ij->i", R, R))
+    return total
+
+
+def spread(blocks: Iterable[tuple[Any, Float | None]], center: bool) -> float:
+    """The largest entry of any row that counts, less the first of those rows (or not): exactly.
+
+    >>> blocks = [(np.full((3, 2), 0.1), None)]
+    >>> spread(blocks, center=True), spread(blocks, center=False)
+    (0.0, 0.1)
+    """
+    farthest, first = 0.0, None
+    for rows, weights in blocks:
+        step = max(1, FILLED_NUMBERS // rows.shape[1])
+        for start in range(0, rows.shape[0], step):
+            X = _turned(rows[start : start + step], None, None, None)
+            X = X if weights is None else X[weights[start : start + step] > 0.0]
+            if center and first is None and len(X):
+                first = X[0].copy()
+            farthest = max(farthest, float(np.max(np.abs(X if first is None else X - first), initial=0.0)))
+    return farthest
 
 
 def rank_of(singular: Float, shape: tuple[int, int]) -> int:
@@ -107,6 +154,33 @@ def completed(vectors: Float, k: int) -> Float:
         whole[:, j] = new / np.linalg.norm(new)
         left -= whole[:, j] ** 2
     return whole
+
+
+def padded(vectors: Float, values: Float, k: int) -> tuple[Float, Float]:
+    """The leading k directions and eigenvalues, with directions of no variance for those that are missing.
+
+    >>> padded(np.array([[0.0], [1.0]]), np.array([3.0]), 2)[1]
+    array([3., 0.])
+    """
+    missing = max(0, k - vectors.shape[1])
+    whole = completed(vectors, k) if missing else vectors[:, :k]
+    return np.ascontiguousarray(fix_signs(whole)), np.r_[values[:k], np.zeros(missing)]
+
+
+def number_of(wanted: Wanted, values: Float, limit: int) -> int:
+    """How many directions `wanted` means, given all eigenvalues: scikit-learn's rule for a fraction.
+
+    >>> number_of(0.75, np.array([3.0, 1.0, 0.0]), 3), number_of(0.74, np.array([3.0, 1.0, 0.0]), 3)
+    (2, 1)
+    """
+    if wanted is None:
+        return limit
+    if isinstance(wanted, int):
+        return wanted
+    total = float(values.sum())
+    if not total > 0.0:
+        return 1
+    return min(int(np.searchsorted(np.cumsum(values / total), wanted, side="right")) + 1, limit)
 
 
 def certificate_of(

@@ -121,7 +121,7 @@ def prepare(
     m, d = sum(sizes), _features_of(components)
     if m == 0 or d == 0:
         raise InvalidInput(f"rows must not be empty; got {m} rows x {d} features.")
-    single = dtype == np.float32 if dtype is not None else _all_single(components)
+    single = _is_single(dtype) if dtype is not None else _all_single(components)
     out = np.dtype(np.float32 if single else np.float64)
     names = components.feature_names
     w = None if weights is None else checked_weights(weights, m)
@@ -195,4 +195,18 @@ def _features_of(components: Components) -> int:
 
 def _all_single(components: Components) -> bool:
     found = [extent_of(loader) for loader in components]
-    return all(extent is not None and getattr(extent, "dtype", None) == np.float32 for extent in found)
+    return all(extent is not None and _is_single(getattr(extent, "dtype", None)) for extent in found)
+
+
+def _is_single(dtype: np.dtype[Any] | None) -> bool:
+    """Whether numbers are float32, in whatever order of bytes."""
+    return dtype is not None and np.dtype(dtype).newbyteorder("=") == np.float32
+
+
+def whole_or_not(weight: float) -> int | float:
+    """A sum of weights as `n_samples_`: an integer where it is one.
+
+    >>> whole_or_not(10.0), whole_or_not(2.5)
+    (10, 2.5)
+    """
+    return int(weight) if weight == int(weight) else weight

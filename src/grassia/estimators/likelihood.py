@@ -10,6 +10,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from grassia.estimators.exact import FILLED_NUMBERS
+
 
 class GaussianModel:
     """Mean, components, variances along them, and one variance for every direction across them.
@@ -56,20 +58,33 @@ class GaussianModel:
         k, d = self.components.shape
         along, across = self._invertible()
         log_det = float(np.sum(np.log(along, dtype=np.float64))) + (d - k) * math.log(across)
-        V = self.components
-        if sp.issparse(rows):
-            Z = np.asarray(rows @ V.T) - self.mean @ V.T
-            squares = np.asarray(rows.multiply(rows).sum(axis=1)).ravel() - 2.0 * (rows @ self.mean)
-            outside = squares + self.mean @ self.mean - np.einsum("ij,ij->i", Z, Z)
-        else:
-            D = rows - self.mean
-            Z = D @ V.T
-            R = D - Z @ V
-            outside = np.einsum("ij,ij->i", R, R)
+        Z, outside = (self._split_sparse if sp.issparse(rows) else self._split)(rows)
         distance = np.einsum("ij,ij->i", Z, Z / along)
         if d > k:
             distance = distance + np.maximum(outside, 0.0) / across
         return np.asarray(-0.5 * (distance + d * math.log(2.0 * math.pi) + log_det))
+
+    def _split(self, rows: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Coordinates of dense rows along the components, and the squares of what lies across them."""
+        D = rows - self.mean
+        Z = D @ self.components.T
+        R = D - Z @ self.components
+        return Z, np.einsum("ij,ij->i", R, R)
+
+    def _split_sparse(self, rows: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The same by algebra; rows for which that cancels are filled in, a few at a time."""
+        mean, V = self.mean, self.components
+        rows = sp.csr_array(rows, dtype=np.float64)  # the squares of small integers would overflow
+        Z = np.asarray(rows @ V.T) - mean @ V.T
+        squares = np.asarray(rows.multiply(rows).sum(axis=1)).ravel()
+        centre = float(np.sum(np.square(mean, dtype=np.float64)))
+        outside = squares - 2.0 * (rows @ mean) + centre - np.einsum("ij,ij->i", Z, Z)
+        doubtful = np.flatnonzero(outside < 10.0 * math.sqrt(np.finfo(V.dtype).eps) * (squares + centre))
+        step = max(1, FILLED_NUMBERS // V.shape[1])
+        for start in range(0, len(doubtful), step):
+            some = doubtful[start : start + step]
+            Z[some], outside[some] = self._split(rows[some].toarray())
+        return Z, outside
 
     def _invertible(self) -> tuple[NDArray[Any], float]:
         """The variances along and across; those that are zero become the rounding of the largest."""

@@ -11,7 +11,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from grassia.certificate import Certifier
 from grassia.errors import InvalidInput
-from grassia.estimators.decompose import Decomposition, Options, Wanted, decompose, most, number_of
+from grassia.estimators.decompose import Decomposition, Options, decompose, most
+from grassia.estimators.exact import Wanted, number_of
 from grassia.estimators.inputs import Rows
 from grassia.estimators.likelihood import GaussianModel
 from grassia.estimators.streamed import StreamedEstimator, stream_spectrum
@@ -81,7 +82,7 @@ class PCA(StreamedEstimator):
     history_, result_ : History and Result or None
         Of the run.
     n_samples_seen_, lost_variance_
-        After `partial_fit` only: rows so far, and how far the variances may be too low at most.
+        After `partial_fit` only: rows so far (or their weight), and how far the variances may be too low.
 
     Examples
     --------
@@ -190,16 +191,17 @@ class PCA(StreamedEstimator):
         self.explained_variance_ = (values * scale).astype(dtype)
         self.explained_variance_ratio_ = ratio.astype(dtype)
         self.singular_values_ = np.sqrt(values * weight).astype(dtype)
-        self.mean_ = mean.astype(dtype)
+        self.mean_, self._mean = mean.astype(dtype), mean
         self.noise_variance_ = dtype.type(rest * scale / (limit - k) if k < limit else 0.0)
         self.n_components_ = k
+        self._squares, self._rest = total * weight, rest * weight
 
     def _stream_wanted(self, n_features: int) -> int | None:
         wanted = self._wanted(n_features, None, n_features)
         return wanted if isinstance(wanted, int) else None
 
     def _fit_settled(self, settled: Settled) -> None:
-        d, rows = self.n_features_in_, self._stream.rows
+        d, rows = self.n_features_in_, self._stream.count
         values, _, total, _ = stream_spectrum(settled, 0)
         limit = min(rows, d, len(values))
         wanted = self._wanted(d, None, d)
@@ -213,13 +215,10 @@ class PCA(StreamedEstimator):
 
     def _settled_model(self) -> Settled:
         singular = self.singular_values_.astype(np.float64)
-        captured = float(np.sum(singular**2))
-        ratio = float(np.sum(self.explained_variance_ratio_.astype(np.float64)))
-        squares = captured / ratio if ratio > 0.0 else captured
         # What a fit has left out is at most all that it does not explain.
-        lost = max(0.0, squares - captured) if self.noise_variance_ > 0.0 else 0.0
+        lost = self._rest if self._rest > 1e-12 * self._squares else 0.0
         factor = singular[:, None] * self.components_
-        return Settled(float(self.n_samples_), self.mean_.astype(np.float64), squares, factor, lost)
+        return Settled(self._weight, self._mean, self._squares, factor, lost, lost)
 
     # -- transforming -------------------------------------------------------------------------------
 

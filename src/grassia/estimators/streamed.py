@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Iterable
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from grassia._checks import require_exact_integers
 from grassia.errors import InvalidInput
 from grassia.estimators.base import RowsEstimator
 from grassia.estimators.exact import rank_of
-from grassia.estimators.inputs import checked_weights, is_source
+from grassia.estimators.inputs import checked_weights, components_of, is_source, whole_or_not
 from grassia.streaming import Settled, Stream
 
 Float = NDArray[np.float64]
@@ -78,32 +80,40 @@ class StreamedEstimator(RowsEstimator):
         if is_source(X):
             if sample_weight is not None:
                 raise InvalidInput("`sample_weight` in partial_fit is for rows in memory; got a source.")
-            blocks: Iterator[Any] = self._source_blocks(X)
+            components = components_of(X, None, self._center)
+            blocks: Iterable[Any] = self._component_blocks(components)
         else:
             batch = self._validated(X, reset=not self.__sklearn_is_fitted__(), fill=False)
             weights = None if sample_weight is None else checked_weights(sample_weight, batch.shape[0])
-            blocks = iter([batch])
+            components, blocks = None, [batch]
+        # A copy, so that of a source that fails half-way nothing is counted.
+        stream: Stream | None = None
         for block in blocks:
-            self._stream_of(int(block.shape[1])).add(block, weights)
+            require_exact_integers(block)
+            stream = self._stream_of(int(block.shape[1])) if stream is None else stream
+            stream.add(block, weights)
+        if stream is None:
+            raise InvalidInput("rows must not be empty; got a source of none.")
+        if components is not None and not self.__sklearn_is_fitted__():
+            self._set_features(stream.n_features, components.feature_names)
+        self._stream = stream
         for name in self._streamed:
             self.__dict__.pop(name, None)
         self.result_ = self.certificate_ = self.history_ = None
-        self.n_samples_seen_ = self.n_samples_ = self._stream.rows
-        self.n_iter_ = self._stream.batches
+        self.n_samples_seen_ = self.n_samples_ = whole_or_not(stream.weight)
+        self.n_iter_ = stream.batches
         return self
 
     def _stream_of(self, n_features: int) -> Stream:
-        """The stream that is under way; begun, here, where there is none."""
+        """A copy of the stream that is under way, or a new one where there is none."""
         stream: Stream | None = self.__dict__.get("_stream")
-        if stream is None and "components_" in self.__dict__:
-            stream = Stream.resume(
-                self._settled_model(), self._stream_rank(n_features), int(self.n_samples_), self._center
-            )
-            stream.single = self.components_.dtype == np.float32
-        elif stream is None:
-            stream = Stream(n_features, self._stream_rank(n_features), self._center)
-            self.n_features_in_ = n_features
-        self._stream = stream
+        if stream is not None:
+            return copy.copy(stream)
+        rank = self._stream_rank(n_features)
+        if "components_" not in self.__dict__:
+            return Stream(n_features, rank)
+        stream = Stream.resume(self._settled_model(), rank, self._distinct, self._center)
+        stream.single = self.components_.dtype == np.float32
         return stream
 
     def _stream_rank(self, n_features: int) -> int:
@@ -136,5 +146,4 @@ def stream_spectrum(settled: Settled, k: int) -> tuple[Float, Float, float, floa
     if settled.lost == 0.0:  # no difference of large numbers
         total = float(values.sum())
         return values, turn, total, float(values[k:].sum())
-    total = settled.squares / weight
-    return values, turn, total, max(0.0, total - float(values[:k].sum()))
+    return values, turn, settled.squares / weight, float(values[k:].sum()) + settled.outside / weight

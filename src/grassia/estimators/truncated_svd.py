@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -129,15 +130,23 @@ class TruncatedSVD(StreamedEstimator):
         return int(self.n_components)
 
     def _fit_settled(self, settled: Settled) -> None:
-        values, turn, second, _ = stream_spectrum(settled, 0)
-        k = min(int(self.n_components), self._stream.rows, len(values))
-        vectors, mean = fix_signs(turn[:k].T), settled.mean
-        variances = np.maximum(values[:k] - (mean @ vectors) ** 2, 0.0)
-        total = max(0.0, second - float(mean @ mean))
+        center, weight, mean = self._stream.center, settled.weight, settled.mean
+        moment = settled
+        if center:  # the second moment is that about the mean, and the mean's
+            moment = replace(settled, factor=np.vstack([settled.factor, np.sqrt(weight) * mean]))
+        values, turn, second, _ = stream_spectrum(moment, 0)
+        k = min(int(self.n_components), self._stream.count, len(values))
+        vectors = fix_signs(turn[:k].T)
+        if center:
+            variances = np.sum((settled.factor @ vectors) ** 2, axis=0) / weight
+            total = settled.squares / weight
+        else:  # a stream that goes on from a fit, which knows its squares about zero only
+            variances = np.maximum(values[:k] - (mean @ vectors) ** 2, 0.0)
+            total = max(0.0, second - float(mean @ mean))
         dtype = np.dtype(np.float32 if self._stream.single else np.float64)
-        self._set_model(vectors, values[:k] * settled.weight, variances, total, dtype)
-        self._mean, self._squares = mean, settled.squares
-        self.lost_variance_ = settled.lost / max(settled.weight, 1.0)
+        self._set_model(vectors, values[:k] * weight, variances, total, dtype)
+        self._mean = mean
+        self.lost_variance_ = settled.lost / max(weight, 1.0)
         self.converged_ = settled.lost == 0.0
 
     def _settled_model(self) -> Settled:
@@ -145,7 +154,7 @@ class TruncatedSVD(StreamedEstimator):
         lost = max(0.0, self._squares - float(np.sum(singular**2)))
         lost = 0.0 if lost <= 1e-12 * self._squares else lost
         factor = singular[:, None] * self.components_
-        return Settled(float(self.n_samples_), self._mean, self._squares, factor, lost)
+        return Settled(self._weight, self._mean, self._squares, factor, lost, lost)
 
     # -- transforming -------------------------------------------------------------------------------
 
