@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from sklearn.exceptions import ConvergenceWarning
 
 import grassia
@@ -482,3 +483,13 @@ def test_the_answer_is_the_same_whether_a_back_end_drops_or_finishes_what_is_tak
     assert dropped.stats["seconds"] < finished.stats["seconds"]
     assert projection_distance(dropped.vectors, finished.vectors) <= 2e-9
     assert projection_distance(dropped.vectors, problem.leading(2)) <= 1e-9
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_covariance_that_is_nothing_but_rounding_ends(n):
+    """Constant sparse rows: centring by algebra leaves a matrix of rounding errors, of either sign."""
+    rows = sp.csr_array(np.full((1001, 7), 0.1))
+    result = grassia.eigenspace(grassia.from_rows(rows, n), 2, solver="nystrom", rng=0)
+    assert np.all(np.abs(result.values) <= 1e-15)
+    np.testing.assert_allclose(result.vectors.T @ result.vectors, np.eye(2), atol=1e-12)

@@ -83,10 +83,11 @@ class Surrogate:
         """The sum of the models times `X`."""
         return self._sum.apply(X)
 
-    def add(self, i: int, V: Array, P: Array) -> Array:
+    def add(self, i: int, V: Array, P: Array, more: float = 1.0) -> Array:
         """Take `P = A_i V` for an orthonormal `V` orthogonal to `Q_i`; say what the model did not know.
 
-        That is `(A_i - Ahat_i) V`, with the model as it was before.
+        That is `(A_i - Ahat_i) V`, with the model as it was before. A component that lacks something to be
+        positive is lifted by it, `more` times: of one that is nothing but rounding it is never quite enough.
         """
         Z, L, weight = self._sum.columns(i), self._L[i], float(self.weights[i])
         lifted = weight * (P + self.shift[i] * V)
@@ -98,8 +99,8 @@ class Surrogate:
         values = np.linalg.eigvalsh(H)
         lift = lacking(values) or singular(values)
         if lift > 0.0:
-            self._raise_shift(i, lift / weight)
-            return self.add(i, V, P)
+            self._raise_shift(i, more * lift / weight)
+            return self.add(i, V, P, 2.0 * more)
         self.size[i] += V.shape[1]
         self.basis(i)[:, -V.shape[1] :] = V
         if values[0] > CLEAR * values[-1]:
