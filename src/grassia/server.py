@@ -43,6 +43,7 @@ from grassia.starting import check_range, starting_point
 
 log = logging.getLogger("grassia")
 
+NOTHING = 1e-290  # solvers put numbers about as small in the place of zero
 OPENING, PREPARING, SOLVING, CERTIFYING = "opening", "preparing", "solving", "certifying"
 
 
@@ -470,7 +471,9 @@ class Server:
             return
         scale, gap = self.solver.scale(self.state), self.solver.gap(self.state)
         # The wanted eigenvalues may be zero; what counts is the size of the matrix, as far as it was seen.
-        self._size = max(self._size, residual, 0.0 if scale == np.finfo(np.float64).tiny else scale)
+        self._size = max(
+            self._size, *(size for size in (residual, scale, 0.0) if size > NOTHING or size == 0.0)
+        )
         check_range(self._size)
         # In single precision a small residual gets stuck at rounding level, and not for any other reason.
         # Models of components of low rank may get stuck far above. A refused certificate ends the leniency.
