@@ -8,7 +8,6 @@ import gzip
 import lzma
 import pickle
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import cloudpickle
@@ -526,7 +525,6 @@ def test_comments_blank_lines_tabs_query_ids_and_several_labels_are_understood(t
     assert opened(path).stored == np.count_nonzero(ODD_ROWS)
 
 
-@pytest.mark.skipif(find_spec("pyarrow") is None, reason="needs pyarrow")
 @settings(deadline=None, max_examples=150)
 @given(data=st.data())
 def test_the_fast_parser_gives_what_scikit_learn_gives_or_nothing(data):

@@ -471,9 +471,8 @@ class Server:
             return
         scale, gap = self.solver.scale(self.state), self.solver.gap(self.state)
         # The wanted eigenvalues may be zero; what counts is the size of the matrix, as far as it was seen.
-        self._size = max(
-            self._size, *(size for size in (residual, scale, 0.0) if size > NOTHING or size == 0.0)
-        )
+        seen = max(residual, scale)
+        self._size = max(self._size, seen if seen > NOTHING else 0.0)
         check_range(self._size)
         # In single precision a small residual gets stuck at rounding level, and not for any other reason.
         # Models of components of low rank may get stuck far above. A refused certificate ends the leniency.

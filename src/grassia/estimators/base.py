@@ -7,6 +7,7 @@ import math
 import numbers
 import os
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, ClassVar, Self
 
@@ -54,7 +55,7 @@ _MISSING_IN_STREAM = (
 )
 
 
-class RowsEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class RowsEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC):  # type: ignore[misc]
     """Base of the estimators; a subclass says what it makes of a decomposition and of a block of rows."""
 
     _center: ClassVar[bool]
@@ -79,20 +80,21 @@ class RowsEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
 
     # -- what a subclass says -------------------------------------------------------------------------
 
+    @abstractmethod
     def _fit_rows(self, rows: Rows, options: Options) -> Decomposition:
         """Decompose the rows and set the attributes that are the subclass's own."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _projected(self, block: Any) -> NDArray[Any]:
         """The transform of one block of rows."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _column_means(self) -> Float:
         """The means of the columns, which stand for what is missing."""
-        raise NotImplementedError
 
+    @abstractmethod
     def __sklearn_is_fitted__(self) -> bool:
-        raise NotImplementedError
+        """Whether there is a model."""
 
     # -- fitting --------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Any, ClassVar, Self
 
@@ -45,17 +46,17 @@ class StreamedEstimator(RowsEstimator):
 
     # -- what a subclass says -------------------------------------------------------------------------
 
+    @abstractmethod
     def _stream_wanted(self, n_features: int) -> int | None:
         """How many components are wanted, n_features at most; None: all that may turn out to be needed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _fit_settled(self, settled: Settled) -> None:
         """Set the attributes from what a stream knows."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _settled_model(self) -> Settled:
         """What was fitted, as the beginning of a stream."""
-        raise NotImplementedError
 
     # -- streams --------------------------------------------------------------------------------------
 
