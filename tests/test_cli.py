@@ -151,9 +151,9 @@ def test_a_run_that_cannot_converge_has_code_1_and_says_why(tmp_path):
     assert "CONVERGED" not in report
 
 
-def test_a_component_that_always_fails_has_code_1_and_one_line(tmp_path):
+def test_a_component_that_always_fails_has_code_3_and_one_line(tmp_path):
     done = demo("--backend", "threads", "--fault", "error:1", cwd=tmp_path)
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert "component 1" in one_line(done)
 
 

@@ -1,24 +1,23 @@
 """The command line. One file for each command; this one gathers them and maps errors to exit codes.
 
-Exit codes: 0 converged, 1 not converged or failed, 2 bad usage or bad input, 130 interrupted.
-To add a command, write `cli/NAME.py` with a function that returns one of these codes, and register
-it in `build`. The library never imports this package.
+Exit codes: 0 certified, 1 not certified or not true, 2 bad usage or bad input, 3 a worker was lost or a
+component failed, 130 interrupted; see `grassia.cli._outcome`. To add a command, write `cli/NAME.py` with a
+function that returns one of these codes, and register it in `build`. The library never imports this package.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 import grassia
-from grassia.errors import GrassiaError, InvalidInput, MissingExtra
+from grassia.cli._outcome import FAILED, INTERRUPTED, OK, explain
 
 __all__ = ["main"]
-
-OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,6 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # without Unicode: "?" instead of an error
             stream.reconfigure(errors="replace")
+    if not debug:  # what is worth saying is said here, once
+        logging.getLogger("grassia").addHandler(logging.NullHandler())
     try:
         code = build()(arguments or ["--help"], prog_name="grassia", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
@@ -38,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if debug:
             raise
-        found = _explain(error)
+        found = explain(error)
         if found is None:
             raise
         code, text = found
@@ -50,18 +51,29 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build() -> typer.Typer:
     """The application with all its commands."""
+    from grassia.cli.bench import bench
+    from grassia.cli.check import check
     from grassia.cli.demo import demo
+    from grassia.cli.pca import pca
+    from grassia.cli.plan import plan
+    from grassia.cli.project import project
     from grassia.cli.reproduce import reproduce
+    from grassia.cli.simulate import simulate
 
     app = typer.Typer(
-        help=grassia.__doc__,
-        add_completion=False,
+        help=f"""{grassia.__doc__}
+
+        Begin with grassia pca FILE -k 5, or see it work with grassia demo.
+
+        Exit codes: 0 certified; 1 not certified, or not true; 2 bad input or usage;
+        3 a worker was lost or a component failed; 130 interrupted.
+        """,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    app.callback()(_options)
-    app.command()(demo)
-    app.command()(reproduce)
+    app.callback()(_global_options)
+    for command in (pca, project, check, plan, bench, simulate, demo, reproduce):
+        app.command()(command)
     return app
 
 
@@ -71,7 +83,7 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-def _options(
+def _global_options(
     version: Annotated[
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
@@ -79,18 +91,3 @@ def _options(
 ) -> None:
     # A callback of its own keeps `grassia COMMAND` the form even while there is one command only.
     pass
-
-
-def _explain(error: Exception) -> tuple[int, str] | None:
-    """Exit code and text of an error that is no fault of the program; None for one that is."""
-    if isinstance(error, InvalidInput | MissingExtra):
-        return USAGE, str(error)
-    if isinstance(error, GrassiaError):
-        return FAILED, str(error)
-    if isinstance(error, OSError):
-        where = f" {error.filename}" if error.filename else ""
-        return USAGE, f"cannot use{where}: {error.strerror or error}"
-    usage: Any = error  # typer brings its own click or the real one: know its errors by their shape
-    if hasattr(usage, "format_message") and hasattr(usage, "exit_code"):
-        return int(usage.exit_code), str(usage.format_message())
-    return None

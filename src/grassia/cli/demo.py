@@ -15,11 +15,12 @@ from rich.console import Console
 import grassia
 from grassia import backends, geometry, solvers
 from grassia.cli import _demo_report as report
+from grassia.cli._outcome import code_of
 from grassia.cli._progress import watcher
 from grassia.errors import InvalidInput, MissingExtra
 from grassia.messages import Array
 from grassia.plotting import distance_plot, text_chart
-from grassia.result import Result, Status
+from grassia.result import Result
 from grassia.run import Progress
 
 MOST_POINTS = 1000
@@ -121,9 +122,7 @@ def demo(
     console.print(found.verdict(), style=style, soft_wrap=True)
     if not result.converged:
         console.print(result.status.advice, markup=False)
-    if result.status is Status.INTERRUPTED:
-        return 130
-    return 0 if result.converged else 1
+    return code_of(result.status)
 
 
 def generate(rows: int, features: int, k: int, seed: int) -> Array:

@@ -1,0 +1,172 @@
+"""From the arguments of a command to components: files are opened, dealt to workers, and named in errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from grassia import backends
+from grassia.backends import Backend
+from grassia.backends.base import Faults
+from grassia.cli._outcome import one_of
+from grassia.data import Components
+from grassia.data.cutting import Divisible, divide, open_source
+from grassia.data.paths import find_files
+from grassia.data.several import groups_by_rows, merged
+from grassia.errors import InvalidComponent, InvalidInput
+
+__all__ = ["BACKENDS", "Source", "engine_of", "format_options", "resolved_backend"]
+
+BACKENDS = ["serial", "threads", "processes", "ray", "dask"]
+
+_COMPONENT = re.compile(r"\bcomponent (\d+)\b")
+
+
+@dataclass(frozen=True)
+class Source:
+    """What the user has named: files, patterns, folders or addresses, and how to read them.
+
+    Parameters
+    ----------
+    inputs : sequence of str
+        As they were typed.
+    options : mapping
+        Of the format, as `grassia.from_rows` takes them.
+    center : bool
+    """
+
+    inputs: Sequence[str]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    center: bool = True
+
+    def components(self, parts: int) -> Components:
+        """All the rows, in order, in so many components (fewer where there are fewer rows)."""
+        pieces, names = self._pieces()
+        loaders = [loader for piece in pieces for loader in piece.cut(1)]
+        try:
+            whole = Components(loaders)  # whose columns must be alike
+        except InvalidComponent as error:
+            raise InvalidComponent(_with_names(error, names)) from error
+        rows = [piece.n_rows for piece in pieces]
+        parts = min(parts, sum(rows))
+        if parts == len(pieces):
+            return whole
+        if parts > len(pieces):
+            return Components(divide(pieces, parts))
+        return Components(merged(loaders[a:b]) for a, b in groups_by_rows(rows, parts))
+
+    def _pieces(self) -> tuple[list[Divisible], list[str]]:
+        """The pieces of all inputs, and what to call each."""
+        pieces: list[Divisible] = []
+        names: list[str] = []
+        for text in self.inputs:
+            try:
+                found = open_source(text, self.center, self.options)
+            except InvalidComponent as error:
+                raise InvalidComponent(error.rule.replace(os.path.abspath(text), text)) from error
+            pieces += found
+            names += _names(text, len(found))
+        return pieces, names
+
+    @property
+    def format(self) -> str | None:
+        """The format of the files, where it is one."""
+        try:
+            found = {find_files(text).format for text in self.inputs}
+        except InvalidComponent:
+            return None
+        return found.pop() if len(found) == 1 else None
+
+    @property
+    def of_tables(self) -> bool:
+        """Whether the inputs are files whose columns have names."""
+        return self.format in ("csv", "parquet")
+
+    def told(self, error: InvalidComponent) -> InvalidComponent:
+        """An error of a worker without the number of its component, where a file's name says more."""
+        named = any(Path(text.partition("::")[0]).name in error.rule for text in self.inputs)
+        return InvalidComponent(error.rule) if named else error
+
+    @property
+    def text(self) -> str:
+        """The inputs in a few words."""
+        more = f" and {len(self.inputs) - 1} more" if len(self.inputs) > 1 else ""
+        return f"{self.inputs[0]}{more}"
+
+
+def format_options(
+    dataset: str | None, columns: str | None, drop: Sequence[str], more: Sequence[str]
+) -> dict[str, Any]:
+    """The options of a format, from those of the command line.
+
+    >>> format_options("X", "a,b", ["name"], ["header=false", "n_features=20"])
+    {'dataset': 'X', 'columns': ['a', 'b'], 'drop': ['name'], 'header': False, 'n_features': 20}
+    """
+    chosen: dict[str, Any] = {}
+    if dataset is not None:
+        chosen["dataset"] = dataset
+    if columns is not None:
+        chosen["columns"] = columns.split(",")
+    if drop:
+        chosen["drop"] = list(dict.fromkeys(drop))
+    for text in more:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier():
+            raise InvalidInput(f"--option must be NAME=VALUE, such as delimiter=';'; got {text!r}.")
+        try:
+            chosen[name] = json.loads(value.lower() if value in ("True", "False") else value)
+        except ValueError:  # not a number, true, false, nor JSON: a text
+            chosen[name] = value
+    return chosen
+
+
+def resolved_backend(name: str | None, workers: int) -> str:
+    """The back-end meant: processes where several workers are wanted, else this process.
+
+    >>> resolved_backend(None, 1), resolved_backend(None, 4)
+    ('serial', 'processes')
+    """
+    if workers < 1:
+        raise InvalidInput(f"--workers must be at least 1; got {workers}.")
+    if name is None:
+        return "serial" if workers == 1 else "processes"
+    return one_of(name, BACKENDS, "--backend")
+
+
+def engine_of(name: str, workers: int, address: str | None = None, faults: Faults = None) -> Backend:
+    """A back-end with so many workers, on the cluster at `address` where one is given."""
+    more: dict[str, Any] = {} if faults is None else {"faults": faults}
+    if address is not None:
+        if name == "dask":
+            more["client"] = address
+        elif name == "ray":
+            os.environ["RAY_ADDRESS"] = address
+        else:
+            raise InvalidInput(f"--address is that of a cluster, for --backend ray or dask; got {name!r}.")
+    if name == "serial":
+        return backends.get(name, **more)
+    return backends.get(name, workers=workers, **more)
+
+
+def _names(text: str, pieces: int) -> list[str]:
+    """What to call the pieces of one input."""
+    if pieces == 1:
+        return [text]
+    try:
+        files = find_files(text).files
+    except InvalidComponent:
+        files = ()
+    if len(files) != pieces:
+        return [f"{text} [{i}]" for i in range(pieces)]
+    return [Path(file).name for file in files]
+
+
+def _with_names(error: InvalidComponent, names: Sequence[str]) -> str:
+    own = "" if error.component is None else f"{names[error.component]}: "
+    rule = error.rule.replace("all components", "all files").replace("this one", "it")
+    return own + _COMPONENT.sub(lambda found: names[int(found[1])], rule)

@@ -1,0 +1,191 @@
+"""`grassia project`: coordinates of new rows along the components of a model."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+from typing import IO, Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from grassia.cli import _options as opt
+from grassia.cli._fitting import fitting_rows, wrong_width
+from grassia.cli._inputs import format_options
+from grassia.cli._model import Add, Model, complete_file, plain
+from grassia.cli._row_names import RowNames
+from grassia.cli._scores import score_blocks, score_dtype, write_scores
+from grassia.cli._writing import CsvRows, NpyRows, ParquetRows, component_names
+from grassia.data import Components
+from grassia.errors import InvalidInput
+
+_SUFFIXES = (".npy", ".csv", ".tsv", ".parquet")
+_LINES = 1000
+
+
+def project(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A folder that grassia pca wrote.")],
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="INPUT",
+            help="Files of rows, as for grassia pca; or one row as 1.5,2,0.3; or -, for rows on stdin.",
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="File to write: .csv, .tsv, .npy or .parquet. Default: CSV on stdout."
+        ),
+    ] = None,
+    overwrite: opt.Overwrite = False,
+    header: Annotated[
+        bool, typer.Option("--header/--no-header", help="Whether text begins with names.")
+    ] = True,
+    dataset: opt.Dataset = None,
+    columns: opt.Columns = None,
+    drop: opt.Drop = None,
+    id_column: Annotated[
+        str | None,
+        typer.Option(
+            "--id", metavar="COLUMN", help="The column that names the rows.", rich_help_panel="Reading"
+        ),
+    ] = None,
+    option: opt.Option = None,
+    as_json: opt.Json = False,
+    debug: opt.Debug = False,
+) -> int:
+    """Project new rows on the components of a model: one sample, or files of any size.
+
+    The mean of the model is removed. Tables may have their columns in any order, and more of them:
+    those of the model are taken by name.
+
+    Examples:
+
+    grassia project model/ new.csv > scores.csv
+    grassia project model/ 5.1,3.5,1.4,0.2
+    tail -n 3 new.csv | grassia project model/ - --no-header
+    grassia project model/ 'data/*.parquet' -o scores.npy
+
+    Exit codes: 0 done; 2 bad input or usage; 130 interrupted.
+    """
+    if output is not None and output.suffix not in _SUFFIXES:
+        raise InvalidInput(f"--output must end in {', '.join(_SUFFIXES)}; got {output}.")
+    if as_json and output is not None:
+        raise InvalidInput("--json prints the scores; give it or --output, not both.")
+    found = Model.load(model)
+    if inputs == ["-"]:
+        blocks = _lines(sys.stdin, found)
+    elif len(inputs) == 1 and (sample := _sample(inputs[0])) is not None:
+        blocks = iter([_checked(sample[None, :], found, "the sample")])
+    else:
+        left_out = list(drop or [])
+        if id_column is not None and (left_out or found.feature_names is None):
+            left_out.append(id_column)  # where columns are taken by name it is not among them
+        options = format_options(dataset, columns, left_out, option or [])
+        _, components = fitting_rows(found, inputs, options, 1)
+        names = RowNames(components, id_column)
+        if output is not None:
+            _write(output, overwrite, header, found, components, names)
+            return 0
+        if not as_json:
+            table = CsvRows(sys.stdout, [*names.header, *component_names(found.k)] if header else [])
+            write_scores(found, components, names, [table.add])
+            return 0
+        blocks = score_blocks(found, components, inputs[0])
+    if output is not None:
+        _write_blocks(output, overwrite, header, found, blocks)
+    elif as_json:
+        rows = [row for block in blocks for row in block.tolist()]
+        print(json.dumps(plain({"components": component_names(found.k), "scores": rows})))
+    else:
+        table = CsvRows(sys.stdout, component_names(found.k) if header else [], names_too=False)
+        for block in blocks:
+            table.add(block, [])
+            sys.stdout.flush()
+    return 0
+
+
+def _sample(text: str) -> NDArray[np.float64] | None:
+    """One row given as numbers; None for what is the name of something."""
+    if os.path.exists(text):
+        return None
+    try:
+        return np.array([float(field) for field in text.split(",")])
+    except ValueError:
+        return None
+
+
+def _lines(stream: IO[str], model: Model) -> Iterator[NDArray[np.float64]]:
+    """Scores of rows as lines of text, some at a time; a first line of names is passed over."""
+    rows = _numbers(csv.reader(stream), model)
+    while chunk := list(islice(rows, _LINES)):
+        yield _checked(np.array(chunk), model, "stdin")
+
+
+def _numbers(lines: Iterable[list[str]], model: Model) -> Iterator[list[float]]:
+    count = 0
+    for number, fields in enumerate(lines, 1):
+        if not any(field.strip() for field in fields):
+            continue
+        try:
+            row = [float(field) for field in fields]
+        except ValueError as error:
+            if number == 1 and model.feature_names is not None and fields == model.feature_names:
+                continue
+            raise InvalidInput(
+                f"rows on stdin must be numbers with commas; line {number}: {error}."
+            ) from error
+        if len(row) != model.n_features:
+            raise InvalidInput(wrong_width(f"line {number} of stdin", len(row), model))
+        count += 1
+        yield row
+    if not count:
+        raise InvalidInput("there must be at least one row; stdin has none.")
+
+
+def _checked(rows: NDArray[np.float64], model: Model, told: str) -> NDArray[np.float64]:
+    if rows.shape[1] != model.n_features:
+        raise InvalidInput(wrong_width(told, rows.shape[1], model))
+    if not np.isfinite(rows).all():
+        raise InvalidInput(f"rows must be finite; {told} holds NaN or inf.")
+    return model.project(rows)
+
+
+def _write(
+    output: Path, overwrite: bool, header: bool, model: Model, components: Components, names: RowNames
+) -> None:
+    n_rows, dtype = components.n_rows or 0, score_dtype(components)
+    with complete_file(output, overwrite) as path, ExitStack() as stack:
+        taker = _taker(stack, path, (n_rows, model.k), dtype, names.header, header)
+        write_scores(model, components, names, [taker])
+
+
+def _write_blocks(
+    output: Path, overwrite: bool, header: bool, model: Model, blocks: Iterable[NDArray[np.float64]]
+) -> None:
+    """Rows of the command line or of stdin, which are few."""
+    scores = np.concatenate(list(blocks))
+    with complete_file(output, overwrite) as path, ExitStack() as stack:
+        take = _taker(stack, path, scores.shape, scores.dtype, ["row"], header)
+        take(scores, [(str(i),) for i in range(len(scores))])
+
+
+def _taker(
+    stack: ExitStack, path: Path, shape: Any, dtype: np.dtype[Any], names: list[str], header: bool
+) -> Add:
+    scores = component_names(shape[1])
+    if path.suffix == ".npy":
+        return NpyRows(stack.enter_context(path.open("wb")), shape, dtype).add
+    if path.suffix == ".parquet":
+        return stack.enter_context(ParquetRows(path, names, scores, dtype)).add
+    text = stack.enter_context(path.open("w", encoding="utf-8", newline=""))
+    delimiter = "\t" if path.suffix == ".tsv" else ","
+    return CsvRows(text, [*names, *scores] if header else [], delimiter=delimiter).add
