@@ -96,14 +96,16 @@ def test_instants_that_differ_by_rounding_alone_are_one_instant():
     assert len(together) == 100
 
 
-def test_nothing_under_way_takes_no_time():
+def test_where_nothing_is_under_way_only_what_one_waits_for_takes_time():
     backend = Simulated()
     post = Post(backend, 1)
-    assert backend.receive(60.0) == []
+    assert backend.receive() == []
     assert backend.now() == 0.0
+    assert backend.receive(60.0) == []
+    assert backend.now() == 60.0
     post.send(0)
     backend.receive()
-    assert backend.now() == 1.0
+    assert backend.now() == 61.0
 
 
 def test_a_worker_does_one_task_after_the_other():

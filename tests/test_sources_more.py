@@ -27,6 +27,8 @@ from grassia.errors import InvalidComponent, InvalidInput, MissingExtra
 anndata = pytest.importorskip("anndata")
 bed_reader = pytest.importorskip("bed_reader")
 da = pytest.importorskip("dask.array")
+dask = pytest.importorskip("dask")
+bag = pytest.importorskip("dask.bag")
 
 M, D, K = 61, 9, 2
 
@@ -784,7 +786,16 @@ def test_what_dask_cannot_compute_is_named(genotypes):
     with pytest.raises(InvalidComponent, match="real"):
         from_rows(x + 1j)
     with pytest.raises(InvalidComponent, match="must be an array"):
-        from_rows(x.to_delayed()[0, 0])
+        from_rows(bag.from_sequence([1, 2]))
+
+
+def test_a_delayed_object_is_a_shard_of_its_own(genotypes):
+    parts = [dask.delayed(kind)(genotypes[a:b]) for kind, a, b in [(np.array, 0, 20), (sp.csr_array, 20, 61)]]
+    components = from_rows(parts)
+    assert components.describe().count("rows from delayed") == 2
+    np.testing.assert_array_equal(np.concatenate([plain(b) for b in components.blocks()]), genotypes)
+    result = grassia.eigenspace(components, K, backend="processes", tol=1e-10, rng=0)
+    np.testing.assert_allclose(projection(result.vectors), oracle(genotypes), atol=1e-9)
 
 
 def test_the_rows_of_an_anndata_object_may_be_a_dask_array(genotypes):

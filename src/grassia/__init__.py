@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from grassia import backends, datasets, geometry, solvers, theory
     from grassia.api import eigenspace, replay
     from grassia.certificate import Bound, Certificate, Certifier
+    from grassia.checkpoint import Checkpoint
     from grassia.components import (
         Component,
         MatrixComponent,
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     )
     from grassia.data import Components, from_rows
     from grassia.errors import (
+        CheckpointWarning,
+        ExclusionWarning,
         GrassiaError,
         InvalidComponent,
         InvalidInput,
@@ -28,8 +31,10 @@ if TYPE_CHECKING:
     )
     from grassia.estimators import PCA, TruncatedSVD
     from grassia.faults import Fault, Injector
+    from grassia.losses import LossPolicy
     from grassia.planning import Plan, plan
     from grassia.result import History, Result, Status
+    from grassia.resuming import resume
     from grassia.run import Progress
     from grassia.scipy_api import eigsh, svds
 
@@ -38,14 +43,18 @@ __all__ = [
     "Bound",
     "Certificate",
     "Certifier",
+    "Checkpoint",
+    "CheckpointWarning",
     "Component",
     "Components",
+    "ExclusionWarning",
     "Fault",
     "GrassiaError",
     "History",
     "Injector",
     "InvalidComponent",
     "InvalidInput",
+    "LossPolicy",
     "MatrixComponent",
     "MissingExtra",
     "OperatorComponent",
@@ -66,6 +75,7 @@ __all__ = [
     "geometry",
     "plan",
     "replay",
+    "resume",
     "solvers",
     "svds",
     "theory",
@@ -75,6 +85,7 @@ __all__ = [
 _HOME = {
     "grassia.api": ("eigenspace", "replay"),
     "grassia.certificate": ("Bound", "Certificate", "Certifier"),
+    "grassia.checkpoint": ("Checkpoint",),
     "grassia.components": (
         "Component",
         "MatrixComponent",
@@ -83,11 +94,21 @@ _HOME = {
         "SumComponent",
     ),
     "grassia.data": ("Components", "from_rows"),
-    "grassia.errors": ("GrassiaError", "InvalidComponent", "InvalidInput", "MissingExtra", "ReplayMismatch"),
+    "grassia.errors": (
+        "CheckpointWarning",
+        "ExclusionWarning",
+        "GrassiaError",
+        "InvalidComponent",
+        "InvalidInput",
+        "MissingExtra",
+        "ReplayMismatch",
+    ),
     "grassia.estimators": ("PCA", "TruncatedSVD"),
     "grassia.faults": ("Fault", "Injector"),
+    "grassia.losses": ("LossPolicy",),
     "grassia.planning": ("Plan", "plan"),
     "grassia.result": ("History", "Result", "Status"),
+    "grassia.resuming": ("resume",),
     "grassia.run": ("Progress",),
     "grassia.scipy_api": ("eigsh", "svds"),
 }

@@ -76,6 +76,13 @@ def require_positive(value: Any, name: str) -> None:
         raise InvalidInput(f"{name} must be a positive finite number; got {value!r}")
 
 
+def require_nonnegative(value: Any, name: str) -> None:
+    """Refuse what is no finite number of at least zero; True is none."""
+    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not (real and 0.0 <= float(value) < float("inf")):
+        raise InvalidInput(f"{name} must be a finite number >= 0; got {value!r}")
+
+
 def plain(data: Any, name: str) -> Any:
     if isinstance(data, np.ma.MaskedArray):
         raise InvalidComponent(

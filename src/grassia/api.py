@@ -2,38 +2,43 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 import numbers
-import threading
-import warnings
-import weakref
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import grassia
-from grassia import _blas, auto, backends, solvers
-from grassia._checks import require_count, require_positive
+from grassia import auto, backends, solvers
+from grassia._checks import require_count
 from grassia.backends.base import Backend
 from grassia.certificate import Certifier
+from grassia.checkpoint import Checkpoint, latest
 from grassia.data import Components, as_components
 from grassia.errors import InvalidInput
+from grassia.losses import LossPolicy, as_policy
 from grassia.messages import Array
-from grassia.record import Log, Recorder, Replay, decode_array, encode_array, replay_loop
-from grassia.result import History, Result, Status
+from grassia.record import Log, Recorder, Replay, decode_array, replay_loop
+from grassia.result import History, Result
+from grassia.resuming import check_same, resume
 from grassia.run import Callback, run, statistics
+from grassia.running import (
+    as_checkpoint,
+    check_callbacks,
+    check_limits,
+    finished,
+    in_use,
+    keep,
+    refuse_occupied,
+    solver_from,
+    written_header,
+)
 from grassia.server import Limits, Server
 from grassia.solvers import Solver
 from grassia.solvers.warm import LocalStart
 
 # Products in single precision carry about seven digits; more are lost to a small gap.
 SINGLE_TOL = 1e-5
-
-_in_use: weakref.WeakSet[Backend] = weakref.WeakSet()
-_in_use_lock = threading.Lock()
 
 
 def eigenspace(
@@ -47,11 +52,12 @@ def eigenspace(
     v0: Any = None,
     rng: int | np.random.Generator | None = None,
     callbacks: Callback | Iterable[Callback] = (),
-    checkpoint: Any = None,
+    checkpoint: str | Path | Checkpoint | None = None,
     max_passes: float = 10_000,
     time_limit: float | None = None,
     certifier: Certifier | None = None,
     precision: str = "auto",
+    on_loss: str | LossPolicy = "reload",
     record: str | Path | None = None,
     history_limit: int = 20_000,
 ) -> Result:
@@ -87,8 +93,9 @@ def eigenspace(
         Seed of everything random. Default: fresh; the one used is in `result.stats["seed"]`.
     callbacks : callable or iterable of callables
         Each is given a `Progress` after every turn of the loop; returning True ends the run.
-    checkpoint : None
-        Reserved.
+    checkpoint : path or Checkpoint, optional
+        A folder into which the run is written every minute, from which `grassia.resume` goes on after
+        whatever ended it, on any back-end.
     max_passes : float
         Give up after so many passes over the components.
     time_limit : float, optional
@@ -101,6 +108,10 @@ def eigenspace(
         What workers multiply in while solving. "float32" is about twice as fast for rows stored in single
         precision (or in small integers) and changes nothing for others; "auto" takes it if `tol` is 1e-5 or
         larger. The certificate is in double precision always; should it be refused, so is the rest.
+    on_loss : {"reload", "wait", "exclude"} or LossPolicy
+        What a lost worker means: its components are opened elsewhere, are waited for, or are left out (then
+        `result.stats["excluded"]` says which, and the answer is that of the others). `grassia.LossPolicy` has
+        time limits, too.
     record : path, optional
         Write a log from which `grassia.replay` reproduces the run bit for bit.
     history_limit : int
@@ -123,47 +134,61 @@ def eigenspace(
     """
     loaders = as_components(components)
     n = len(loaders)
-    _check(k, tol, max_passes, time_limit, checkpoint, certifier, history_limit)
+    _check(k, tol, max_passes, time_limit, certifier, history_limit)
+    plan = as_checkpoint(checkpoint)
     given = _check_weights(weights, n)
     single = _check_precision(precision, float(tol))
     engine = backends.get(backend)
+    policy = as_policy(on_loss, engine.remote)
     chosen, reason = _choose(solver, loaders, k, engine)
     generator, seed = _generator(rng)
     chosen, start = _started(chosen, v0, k)
-    hooks = _check_callbacks(callbacks)
-    recorder = None if record is None else Recorder(record)
-    with _in_use_lock:
-        if engine in _in_use:
-            raise InvalidInput("this back-end object is in use by another run; give each run its own.")
-        _in_use.add(engine)
-    try:
-        engine.start(loaders)
-        server = Server(
-            chosen,
-            int(k),
-            engine.groups,
-            weights=given,
-            tol=float(tol),
-            v0=start,
-            rng=generator,
-            certifier=certifier or auto.certifier(loaders),
-            limits=Limits(max_passes=float(max_passes)),
-            history=History(history_limit),
-            single=single,
+    hooks = check_callbacks(callbacks)
+    if plan is not None and plan.resume and plan.there:
+        found = latest(plan.folder)
+        check_same(found, k=int(k), weights=given)
+        return resume(
+            plan,
+            loaders,
+            backend=engine,
+            tol=tol,
+            callbacks=hooks,
+            max_passes=max_passes,
+            time_limit=time_limit,
+            certifier=certifier,
+            on_loss=policy,
         )
-        if recorder is not None:
-            recorder.header(_header(server, engine, given, start))
-        result = run(server, engine, loaders, callbacks=hooks, time_limit=time_limit, recorder=recorder)
+    refuse_occupied(plan)
+    recorder = None if record is None else Recorder(record)
+    try:
+        with in_use(engine):
+            engine.stays = policy.stays
+            engine.start(loaders)
+            server = Server(
+                chosen,
+                int(k),
+                engine.groups,
+                weights=given,
+                tol=float(tol),
+                v0=start,
+                rng=generator,
+                certifier=certifier or auto.certifier(loaders),
+                limits=Limits(max_passes=float(max_passes)),
+                history=History(history_limit),
+                losses=policy,
+                single=single,
+            )
+            header = written_header(server, engine, given, start)
+            if recorder is not None:
+                recorder.header(header)
+            keeper = None if plan is None else keep(plan, server, {**header, "seed": seed, "reason": reason})
+            result = run(
+                server, engine, callbacks=hooks, time_limit=time_limit, recorder=recorder, keeper=keeper
+            )
     finally:
-        engine.close()
-        with _in_use_lock:
-            _in_use.discard(engine)
         if recorder is not None:
             recorder.close()
-    size = None if server.problem is None else chosen.server_bytes(server.n, server.problem.d, server.k)
-    result.stats.update(seed=seed, solver_reason=reason, tol=float(tol), server_bytes=size)
-    _warn(result)
-    return result
+    return finished(result, server, keeper, seed=seed, solver_reason=reason)
 
 
 def replay(log: str | Path | Log, components: Any) -> Result:
@@ -181,7 +206,7 @@ def replay(log: str | Path | Log, components: Any) -> Result:
     generator.bit_generator.state = header["rng"]
     try:
         server = Server(
-            _solver_from(header["solver"], header["v0"]),
+            solver_from(header["solver"], header["v0"]),
             header["k"],
             engine.groups,
             weights=decode_array(header["weights"]),
@@ -190,6 +215,7 @@ def replay(log: str | Path | Log, components: Any) -> Result:
             rng=generator,
             certifier=Certifier(**header["certifier"]),
             limits=Limits(**header["limits"]),
+            losses=LossPolicy(**header.get("on_loss", {})),
             single=bool(header.get("single", False)),
         )
     except (KeyError, TypeError) as error:
@@ -213,30 +239,11 @@ def _check_precision(precision: Any, tol: float) -> bool:
     return precision == "float32" or (precision == "auto" and tol >= SINGLE_TOL)
 
 
-def _check(
-    k: Any, tol: Any, max_passes: Any, time_limit: Any, checkpoint: Any, certifier: Any, history: Any
-) -> None:
+def _check(k: Any, tol: Any, max_passes: Any, time_limit: Any, certifier: Any, history: Any) -> None:
     if isinstance(k, bool) or not isinstance(k, numbers.Integral) or k < 1:
         raise InvalidInput(f"`k` must be an integer with 1 <= k <= n_features; got k={k!r}.")
-    if not (isinstance(tol, numbers.Real) and 0.0 < float(tol) < 1.0):
-        raise InvalidInput(f"`tol` is a sine and must satisfy 0 < tol < 1; got {tol!r}.")
-    require_positive(max_passes, "`max_passes`")
-    if time_limit is not None:
-        require_positive(time_limit, "`time_limit` (in seconds)")
+    check_limits(tol, max_passes, time_limit, certifier)
     require_count(history, "`history_limit`", least=2)
-    if certifier is not None and not isinstance(certifier, Certifier):
-        raise InvalidInput(f"`certifier` must be a grassia.Certifier or None; got {certifier!r}.")
-    if checkpoint is not None:
-        raise InvalidInput("checkpoints are not available yet: `checkpoint` must be None.")
-
-
-def _check_callbacks(callbacks: Any) -> list[Callback]:
-    if callable(callbacks):
-        return [callbacks]
-    hooks = list(callbacks) if isinstance(callbacks, Iterable) else [callbacks]
-    if not all(callable(hook) for hook in hooks):
-        raise InvalidInput(f"`callbacks` must be a callable or several; got {callbacks!r}.")
-    return hooks
 
 
 def _real(values: Any) -> Array:
@@ -306,48 +313,3 @@ def _generator(rng: int | np.random.Generator | None) -> tuple[np.random.Generat
     if isinstance(rng, numbers.Integral) and not isinstance(rng, bool) and rng >= 0:
         return np.random.default_rng(int(rng)), int(rng)
     raise InvalidInput(f"`rng` must be a non-negative integer, a numpy Generator or None; got {rng!r}.")
-
-
-def _header(server: Server, engine: Backend, weights: Array | None, start: Array | None) -> dict[str, Any]:
-    solver, v0 = server.solver, encode_array(start)
-    if isinstance(server.solver, LocalStart):
-        solver, v0 = server.solver.inner, {"local": dataclasses.asdict(server.solver.local)}
-    return {
-        "version": grassia.__version__,
-        "numpy": np.__version__,
-        "k": server.k,
-        "tol": server.tol,
-        "groups": engine.groups,
-        "backend": engine.name,
-        "blas_threads": engine.blas_threads,
-        "server_blas_threads": _blas.threads(),
-        "evaluate": getattr(engine, "evaluate", "dispatch"),
-        "weights": encode_array(weights),
-        "v0": v0,
-        "rng": server.rng.bit_generator.state,
-        "solver": {"name": solver.name, **solvers.parameters(solver)},
-        "certifier": dataclasses.asdict(server.certifier),
-        "limits": dataclasses.asdict(server.limits),
-        "single": server.single,
-    }
-
-
-def _solver_from(written: dict[str, Any], v0: dict[str, Any] | None) -> Solver[Any]:
-    solver = solvers.make(**written)
-    if v0 is not None and "local" in v0:
-        return LocalStart(solver, solvers.OneShot(**v0["local"]))
-    return solver
-
-
-def _warn(result: Result) -> None:
-    if result.status in (Status.CONVERGED, Status.INTERRUPTED):
-        return
-    from sklearn.exceptions import ConvergenceWarning
-
-    certificate = result.certificate
-    sine = math.nan if certificate is None else certificate.sin_theta.value
-    warnings.warn(
-        f"{result.status.name} (sine bound {sine:.3g}): {result.status.advice}",
-        ConvergenceWarning,
-        stacklevel=3,
-    )

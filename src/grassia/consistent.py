@@ -1,13 +1,16 @@
-"""Consistent products: every component multiplies the same block."""
+"""Consistent products: every component multiplies the same block; and courses of them."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import copy
+from collections.abc import Callable, Generator
 from typing import Any
 
 import numpy as np
 
+from grassia.certificate import certify
 from grassia.messages import Array
+from grassia.solvers.base import Problem, Solver
 
 
 class ConsistentProduct:
@@ -50,13 +53,61 @@ class ConsistentProduct:
 
 
 class Sweep(ConsistentProduct):
-    """One that everybody is asked for at once, by a generator that waits for it.
+    """One that everybody is asked for at once.
 
-    `first` of a certificate; `of_iterate`: its first k columns are the iterate.
+    `first` of its course; `of_iterate`: its first k columns are the iterate.
     """
 
-    def __init__(
-        self, steps: Generator[Array, Array, Any], block: Array, weights: Array, first: bool, of_iterate: bool
-    ) -> None:
+    def __init__(self, block: Array, weights: Array, first: bool, of_iterate: bool) -> None:
         super().__init__(block, weights)
-        self.steps, self.first, self.of_iterate = steps, first, of_iterate
+        self.first, self.of_iterate = first, of_iterate
+
+
+class Course:
+    """Sweeps one after the other: a generator that asks for them, and what brings it back to where it was.
+
+    Parameters
+    ----------
+    kind : {"prepare", "certify"}
+        What it is for.
+    arguments : dict
+        Of `certify`; none for the preparations of a solver.
+    rng : numpy Generator
+        Its state is noted: whoever begins again with it and hears the same products, asks the same.
+    """
+
+    def __init__(self, kind: str, arguments: dict[str, Any], rng: np.random.Generator) -> None:
+        self.kind, self.arguments = kind, arguments
+        self.drawn_from = rng.bit_generator.state
+        self.heard: list[tuple[Array, float]] = []  # the products so far, with the size of their parts
+        self.result: Any = None
+        self._steps: Generator[Array, Array, Any] | None = None
+
+    def begin(
+        self,
+        solver: Solver[Any],
+        problem: Problem,
+        rng: np.random.Generator,
+        noise: Callable[[], float],
+    ) -> None:
+        """Make the generator; it draws from `rng`."""
+        if self.kind == "prepare":
+            self._steps = solver.prepare(problem, rng, noise)
+        else:
+            self._steps = certify(**self.arguments, rng=rng, noise=noise)
+
+    def without_generator(self) -> Course:
+        """The same, to be written down."""
+        plain = copy.copy(self)
+        plain._steps = None
+        return plain
+
+    def next(self, product: Array | None) -> Array | None:
+        """The block to multiply next, after the product of the last one; None at the end, with `result`."""
+        if self._steps is None:
+            return None
+        try:
+            return next(self._steps) if product is None else self._steps.send(product)
+        except StopIteration as end:
+            self.result = end.value
+            return None

@@ -40,3 +40,11 @@ class MissingExtra(GrassiaError, ImportError):
 
 class ReplayMismatch(GrassiaError):
     """A replayed run did not reproduce the recorded one."""
+
+
+class CheckpointWarning(UserWarning):
+    """A checkpoint was damaged, or could not be written; the text says what was done instead."""
+
+
+class ExclusionWarning(UserWarning):
+    """Components were left out: the answer is that of the others."""

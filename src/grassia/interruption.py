@@ -6,11 +6,14 @@ tiles; it raises `Withdrawn` once `asked()` is true. A computation that never lo
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any
 
-__all__ = ["Withdrawn", "checker", "watching"]
+__all__ = ["Deferred", "Withdrawn", "checker", "watching"]
 
 _local = threading.local()
 
@@ -47,3 +50,54 @@ def checker() -> Callable[[], None]:
             raise Withdrawn
 
     return check
+
+
+class Deferred:
+    """Inside `with`, a first Ctrl-C waits until the end of the block; a second one does not.
+
+    Of use in the main thread, to which signals come; elsewhere it does nothing.
+
+    Attributes
+    ----------
+    broken : bool
+        Whether a block was left in the middle, by an error or a second Ctrl-C.
+
+    Examples
+    --------
+    >>> whole = Deferred()
+    >>> with whole:
+    ...     pass
+    >>> whole.broken
+    False
+    """
+
+    def __init__(self) -> None:
+        self.broken = False
+        self._before: Any = None
+        self._asked = False
+
+    def __enter__(self) -> None:
+        self._asked, self._before = False, None
+        if threading.current_thread() is threading.main_thread():
+            handler = signal.getsignal(signal.SIGINT)
+            if callable(handler):  # one that was set aside, or is not Python's, is left alone
+                self._before = handler
+                signal.signal(signal.SIGINT, self._take)
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        if self._asked:
+            self._before(number, frame)
+        self._asked = True
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.broken |= error is not None
+        if self._before is None:
+            return
+        signal.signal(signal.SIGINT, self._before)
+        if self._asked and error is None:
+            self._before(signal.SIGINT, None)

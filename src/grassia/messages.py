@@ -59,7 +59,11 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to a task, with a checksum taken where it was computed."""
+    """The answer to a task, with a checksum taken where it was computed.
+
+    `moved` says that a second copy of the worker computed it, which had empty caches before this task and has
+    taken the first one's place.
+    """
 
     task: int
     component: int
@@ -68,6 +72,7 @@ class Reply:
     scalars: Mapping[str, Scalar]
     checksum: int
     elapsed: float = 0.0
+    moved: bool = False
 
     @property
     def nbytes(self) -> int:

@@ -30,8 +30,8 @@ class PooledMoments:
         self.n_features = 0
         self.mean: Array | None = None
         self._given = None if weights is None else np.asarray(weights, dtype=np.float64)
-        self._counts = np.full(n, np.nan)
-        self._traces = np.full(n, np.nan)
+        self.counts = np.full(n, np.nan)
+        self.traces = np.full(n, np.nan)
         self._noises = np.zeros(n)
         self._seen = np.zeros(n, dtype=bool)
         self._positive = True
@@ -61,8 +61,8 @@ class PooledMoments:
                 i,
             )
         count, trace = scalars["count"], scalars["trace"]
-        self._counts[i] = np.nan if count is None else float(count)
-        self._traces[i] = np.nan if trace is None else float(trace)
+        self.counts[i] = np.nan if count is None else float(count)
+        self.traces[i] = np.nan if trace is None else float(trace)
         self._noises[i] = float(scalars.get("noise") or 0.0)
         self._positive &= bool(scalars["positive"])
         self.single &= bool(scalars.get("single"))
@@ -84,18 +84,18 @@ class PooledMoments:
             self._reference = mean
             self._first = np.zeros((2, mean.size))
         offset = mean - self._reference
-        own = float(self._counts[i]) if self._given is None else float(self._given[i])
+        own = float(self.counts[i]) if self._given is None else float(self._given[i])
         weights = np.array([own, 1.0])
         self._first += weights[:, None] * offset
         self._second += weights * float(offset @ offset)
 
     def finish(self) -> tuple[Array, float | None, bool, float]:
         """(weights, exact trace or None, whether A is known to be positive semidefinite, noise)."""
-        counted = not np.isnan(self._counts).any()
+        counted = not np.isnan(self.counts).any()
         if self._given is not None:
             raw, which = self._given, 0
         elif counted:
-            raw, which = self._counts, 0
+            raw, which = self.counts, 0
         else:
             raw, which = np.ones(self.n), 1
         size = float(raw.sum())
@@ -103,8 +103,8 @@ class PooledMoments:
             raise InvalidInput(f"the weights must have a positive finite sum; got {size}.")
         weights = raw / size
         total: float | None = None
-        if not np.isnan(self._traces).any():
-            total = float(weights @ self._traces)
+        if not np.isnan(self.traces).any():
+            total = float(weights @ self.traces)
         if self._reference is not None:
             shift = self._first[which] / size
             self.mean = self._reference + shift

@@ -110,7 +110,8 @@ def fingerprint(server: Server) -> int:
 def _written(message: Message) -> list[Any]:
     if isinstance(message, Reply):
         damaged = checksum(message.arrays) != message.checksum
-        return ["reply", message.task, message.component, message.version, message.elapsed, damaged]
+        about = [message.task, message.component, message.version, message.elapsed, damaged, message.moved]
+        return ["reply", *about]
     if isinstance(message, Failure):
         return ["failure", message.task, message.component, repr(message.error)]
     if isinstance(message, Lost):
@@ -177,6 +178,8 @@ class Replay(Backend):
         self.recorded_end: str | None = last.get("end")
         #: Set by the run loop where the recorded run evaluated gradients at return.
         self.renew: Any = None
+        #: The server's, which says what such a copy must be told.
+        self.introduction: Any = dict
 
     def start(self, loaders: Sequence[Loader]) -> None:
         self.groups = [list(group) for group in self._log.header["groups"]]
@@ -230,15 +233,18 @@ class Replay(Backend):
     def _again(self, written: list[Any]) -> Iterable[Message]:
         kind = written[0]
         if kind == "reply":
-            _, number, _, _, elapsed, damaged = written
+            _, number, _, _, elapsed, damaged = written[:6]
             task = self._tasks.pop(number, None)
             if task is None:
                 return []  # a repeated reply: the server ignored it
+            moved = bool(written[6]) if len(written) > 6 else False
+            if moved:
+                task = self._introduced(task)
             if self._log.header.get("evaluate") == "return":
                 task = self.renew(task)
             with self._blas.limit(limits=self.blas_threads):
                 reply = self._workers[self._owner[task.component]].handle(task)
-            reply = dataclasses.replace(reply, elapsed=elapsed)
+            reply = dataclasses.replace(reply, elapsed=elapsed, moved=moved)
             return [corrupted(reply) if damaged else reply]
         if kind == "failure":
             self._tasks.pop(written[1], None)
@@ -249,6 +255,13 @@ class Replay(Backend):
             self._workers[w] = self._new_worker(w)
             return [Lost(components, written[2], written[3])]
         return [Restored(components)]
+
+    def _introduced(self, task: Task) -> Task:
+        """The task as a copy of its worker was given it, which had only just opened its components."""
+        w = self._owner[task.component]
+        self._workers[w] = self._new_worker(w)
+        arrays = {**task.query.arrays, **self.introduction()}
+        return dataclasses.replace(task, query=dataclasses.replace(task.query, arrays=arrays))
 
     def close(self) -> None:
         limits = getattr(self, "_limits", None)
@@ -264,6 +277,7 @@ class Replay(Backend):
 def replay_loop(server: Server, backend: Replay) -> None:
     """Drive a server through a log, checking the iterate after every batch."""
     backend.renew = server.renew
+    backend.introduction = server.introduction
     with backend:
         for task in server.due():
             backend.send(task)

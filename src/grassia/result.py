@@ -101,6 +101,26 @@ class History:
         else:
             self.dropped_events += 1
 
+    def packed(self) -> dict[str, Any]:
+        """All of it as an array and plain values."""
+        return {
+            "limit": self._limit,
+            "stride": self._stride,
+            "seen": self._seen,
+            "points": np.array(self._points).reshape(-1, len(FIELDS)),
+            "events": self.events,
+            "dropped_events": self.dropped_events,
+        }
+
+    @classmethod
+    def unpacked(cls, packed: Mapping[str, Any]) -> History:
+        """The inverse of `packed`."""
+        history = cls(packed["limit"])
+        history._stride, history._seen = packed["stride"], packed["seen"]
+        history._points = [tuple(point) for point in packed["points"].tolist()]
+        history.events, history.dropped_events = list(packed["events"]), packed["dropped_events"]
+        return history
+
     def __len__(self) -> int:
         return len(self._points)
 

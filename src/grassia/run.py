@@ -8,19 +8,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from grassia.backends.base import Backend
 from grassia.certificate import Certificate
-from grassia.messages import Array
+from grassia.checkpoint import Keeper
+from grassia.interruption import Deferred
+from grassia.messages import Array, Lost
 from grassia.record import Recorder
 from grassia.result import Result, Status
 from grassia.server import CERTIFYING, SOLVING, Server
-from grassia.worker import Loader
 
 log = logging.getLogger("grassia")
-
-POLL_SECONDS = 0.5
 
 
 class Progress:
@@ -45,8 +42,7 @@ class Progress:
     @property
     def version(self) -> int:
         """Updates of the iterate so far."""
-        server = self._server
-        return 0 if server.state is None else server.solver.version(server.state)
+        return self._server.updates
 
     @property
     def vectors(self) -> Array | None:
@@ -125,11 +121,11 @@ class Clock:
 def run(
     server: Server,
     backend: Backend,
-    loaders: Sequence[Loader],
     *,
     callbacks: Iterable[Callback] = (),
     time_limit: float | None = None,
     recorder: Recorder | None = None,
+    keeper: Keeper | None = None,
 ) -> Result:
     """Move messages until the server has a status. The back-end must be started, and is closed here."""
     hooks = list(callbacks)
@@ -137,23 +133,31 @@ def run(
     clock = Clock(time_limit)
     if hasattr(backend, "renew"):
         backend.renew = server.renew
+    given_up: list[Lost] = []
+    whole = Deferred()  # an interrupt must not leave the server in the middle of a step
     try:
         with backend:
-            for task in server.due():
-                backend.send(task)
-            while server.status is None:
-                messages = backend.receive(POLL_SECONDS)
-                now = backend.now()
-                server.tell(messages, now)
-                if recorder is not None and messages:
-                    recorder.batch(now, messages, server)
-                _mind_the_clock(server, clock, now, recorder)
-                if sum(hook(progress) is True for hook in hooks):  # every hook is called
-                    _stop(server, Status.INTERRUPTED, recorder)
+            with whole:
                 for task in server.due():
                     backend.send(task)
-                if recorder is not None:
-                    recorder.turned()
+            while server.status is None:
+                messages = [*backend.receive(_patience(server, backend)), *given_up]
+                with whole:
+                    now = backend.now()
+                    happened = server.tell(messages, now)
+                    if recorder is not None and happened:
+                        recorder.batch(now, messages, server)
+                    _mind_the_clock(server, clock, now, recorder)
+                if sum(hook(progress) is True for hook in hooks):  # every hook is called
+                    _stop(server, Status.INTERRUPTED, recorder)
+                with whole:
+                    given_up = _mind_the_slow(server, backend)
+                    for task in server.due():
+                        backend.send(task)
+                    if recorder is not None:
+                        recorder.turned()
+                    if keeper is not None:
+                        keeper.turn(server)
     except KeyboardInterrupt:
         if server.problem is None:
             raise  # nothing was opened yet: there is nothing to give
@@ -161,7 +165,37 @@ def run(
         _stop(server, Status.INTERRUPTED, recorder)
     if recorder is not None:
         recorder.end(server)
+    if keeper is not None and not whole.broken:
+        keeper.write(server)
     return server.result(statistics(server, backend))
+
+
+def _patience(server: Server, backend: Backend) -> float | None:
+    """How long to wait for the next message; None where the clock is virtual and nothing is due."""
+    until = server.alarm - server.now
+    if backend.poll is None:
+        return None if math.isinf(until) else max(until, 0.0)
+    return min(backend.poll, max(until, 0.001))
+
+
+def _mind_the_slow(server: Server, backend: Backend) -> list[Lost]:
+    """Put questions to others that take too long, and give up workers that do not answer.
+
+    Where a back-end cannot start another in the place of a worker, it is lost for good.
+    """
+    if server.status is not None or server.now < server.alarm:
+        return []
+    for task, component in server.slow():
+        if backend.hasten(task, component, server.introduction()):
+            server.hasten(component)
+    lost = []
+    for component in server.silent():
+        reason = f"no answer for {server.policy.timeout:g} s"
+        if not backend.replace(component, reason):
+            group = next(group for group in backend.groups if component in group)
+            lost.append(Lost(tuple(group), reason, permanent=True))
+    server.seen_to()
+    return lost
 
 
 def _mind_the_clock(server: Server, clock: Clock, now: float, recorder: Recorder | None) -> None:
@@ -183,14 +217,14 @@ def _stop(server: Server, status: Status, recorder: Recorder | None) -> None:
 
 def statistics(server: Server, backend: Backend) -> dict[str, Any]:
     """What goes into `result.stats`."""
-    version = 0 if server.state is None else server.solver.version(server.state)
     return {
         "solver": server.solver.name,
         **backend.describe(),
-        "components": server.n,
-        "weights": None if server.problem is None else np.array(server.problem.weights),
+        "components": server.components,
+        "excluded": server.excluded,
+        "weights": server.weights,
         "seconds": server.now,
-        "updates": version,
+        "updates": server.updates,
         "passes": server.passes,
         "products": server.products,
         "bytes_sent": server.sent_bytes,
@@ -198,6 +232,7 @@ def statistics(server: Server, backend: Backend) -> dict[str, Any]:
         "replies_rejected": server.rejected,
         "replies_ignored": server.ignored,
         "tasks_withdrawn": server.withdrawn,
+        "tasks_hastened": server.hastened,
         "answers": [int(count) for count in server.answers],
         "busy_seconds": [float(seconds) for seconds in server.busy_seconds],
         "mean": server.mean,

@@ -7,7 +7,7 @@ once; otherwise a worker goes through its components in the solver's order.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,11 +38,13 @@ class Schedule:
     def __init__(self, groups: Sequence[Sequence[int]], order: str, rng: np.random.Generator) -> None:
         self.groups = [list(group) for group in groups]
         self._owner = {i: w for w, group in enumerate(self.groups) for i in group}
+        self._order, self._rng = order, rng
         self._turns = [_Turns(group, order, rng) for group in self.groups]
         self._idle: deque[int] = deque(range(len(self.groups)))
         self._waiting: list[int] = []  # free, but there was nothing to ask of them
         self._out: dict[int, Outstanding] = {}
         self._down: set[int] = set()
+        self._leftover: dict[int, int] = {}  # what a worker is still busy with, and nobody waits for
         self._pending: list[deque[int]] = []
         self.new_round()
 
@@ -95,9 +97,15 @@ class Schedule:
         """The workers that are out, each with what."""
         return list(self._out.items())
 
-    def send(self, task: Outstanding) -> None:
-        """A task goes out, or the one that is out is asked anew."""
-        self._out[self._owner[task.component]] = task
+    def send(self, task: Outstanding) -> int | None:
+        """A task goes out, or the one that is out is asked anew; the number of one it takes the place of."""
+        worker = self._owner[task.component]
+        self._out[worker] = task
+        return self._leftover.pop(worker, None)
+
+    def group(self, component: int) -> list[int]:
+        """The components that share its worker."""
+        return self.groups[self._owner[component]]
 
     def out(self, component: int, task: int) -> Outstanding | None:
         """The task of this number, if it is the one its worker is out with."""
@@ -114,6 +122,7 @@ class Schedule:
         """The worker of a component died; what it was out with is asked again in this round."""
         worker = self._owner[component]
         self._down.add(worker)
+        self._leftover.pop(worker, None)
         task = self._out.pop(worker, None)
         if task is not None:
             self.again(task.component)
@@ -124,6 +133,40 @@ class Schedule:
         worker = self._owner[component]
         self._down.discard(worker)
         self._idle.append(worker)
+
+    def leave_out(self, components: Container[int]) -> None:
+        """Some components are no longer asked for; the others begin anew, whatever is under way."""
+        self.groups = [[i for i in group if i not in components] for group in self.groups]
+        self._owner = {i: w for w, group in enumerate(self.groups) for i in group}
+        self._turns = [_Turns(group, self._order, self._rng) for group in self.groups]
+        self._leftover.update({worker: task.id for worker, task in self._out.items()})
+        self._out.clear()
+        there = [worker for worker, group in enumerate(self.groups) if group]
+        self._down.intersection_update(there)
+        self._waiting.clear()
+        self._idle = deque(there)
+        self.new_round()
+
+    @property
+    def to_ask(self) -> list[int]:
+        """The components that have yet to answer in this round."""
+        pending = {component for queue in self._pending for component in queue}
+        return sorted(pending | {task.component for task in self._out.values()})
+
+    @property
+    def turns(self) -> list[list[int]]:
+        """For each worker, the components that are next in the solver's order, until it begins anew."""
+        return [turns.queue for turns in self._turns]
+
+    def take_turns(self, turns: list[list[int]]) -> None:
+        """The same order again, where the workers hold the same components."""
+        if len(turns) == len(self.groups) and all(map(_within, turns, self.groups)):
+            for mine, queue in zip(self._turns, turns, strict=True):
+                mine.queue = queue
+
+    def ask_only(self, components: Container[int]) -> None:
+        """Of this round, only these are left."""
+        self._pending = [deque(i for i in group if i in components) for group in self.groups]
 
     @property
     def nothing_moves(self) -> bool:
@@ -138,6 +181,14 @@ class _Turns:
         self._group, self._order, self._rng = list(group), order, rng
         self._queue: deque[int] = deque()
 
+    @property
+    def queue(self) -> list[int]:
+        return list(self._queue)
+
+    @queue.setter
+    def queue(self, components: list[int]) -> None:
+        self._queue = deque(components)
+
     def next(self) -> int:
         if self._order == "random" and len(self._group) > 1:
             return self._group[int(self._rng.integers(len(self._group)))]
@@ -146,3 +197,7 @@ class _Turns:
             if self._order == "shuffled" and len(self._group) > 1:
                 self._rng.shuffle(self._queue)
         return self._queue.popleft()
+
+
+def _within(some: Sequence[int], group: Sequence[int]) -> bool:
+    return set(some) <= set(group)

@@ -4,6 +4,9 @@ No clock, no threads, no sockets: time is handed in, so the same server runs und
 a replayed log. It owns what all solvers share: opening and checking the components, centring,
 versions and staleness, refusing damaged or repeated replies, consistent sweeps and certification.
 
+Components go by the numbers the user knows them by. A solver counts those that are part of the problem, which
+are fewer once some were left out (`LossPolicy`).
+
 A run passes through phases: *opening* (every component reports its moments), *preparing* (sweeps a solver
 wants before its start), *solving*, *certifying* (sweeps at a frozen iterate), and back to solving
 when the certificate says no.
@@ -13,16 +16,18 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grassia.certificate import Certificate, Certifier, Outcome, certify
-from grassia.consistent import Sweep
+from grassia.attendance import Attendance
+from grassia.certificate import Certificate, Certifier, Outcome
+from grassia.consistent import Course, Sweep
 from grassia.convergence import Proposals, better
 from grassia.errors import GrassiaError, InvalidComponent, InvalidInput
+from grassia.losses import LossPolicy
 from grassia.messages import (
     Array,
     Failure,
@@ -40,6 +45,9 @@ from grassia.result import Event, History, Result, Status, fix_signs
 from grassia.schedule import Outstanding, Schedule
 from grassia.solvers.base import Arrival, Problem, Solver
 from grassia.starting import check_range, starting_point
+
+if TYPE_CHECKING:
+    from grassia.snapshot import Snapshot
 
 log = logging.getLogger("grassia")
 
@@ -82,6 +90,8 @@ class Server:
         For the start, the probes of the certificate and the random order.
     certifier, limits, history : optional
         How hard to certify, when to give up, how much to remember.
+    losses : LossPolicy, optional
+        What a lost worker means.
     single : bool
         Whether the workers may multiply in single precision while solving, where all of them can.
         Certificates are made of double precision products, and one that is refused ends the leniency.
@@ -100,25 +110,33 @@ class Server:
         certifier: Certifier | None = None,
         limits: Limits | None = None,
         history: History | None = None,
+        losses: LossPolicy | None = None,
         single: bool = False,
     ) -> None:
         self.solver = solver
         self.k, self.tol, self.v0, self.rng = k, tol, v0, rng
-        self.n = sum(len(group) for group in groups)
+        self.components = sum(len(group) for group in groups)
+        self.policy = losses or LossPolicy()
         self.single = single
         self.certifier = certifier or Certifier()
         self.limits = limits or Limits()
         self.history = history or History()
         self.status: Status | None = None
         self.now = 0.0
+        #: Seconds that earlier parts of the run took, where it was resumed.
+        self.started_at = 0.0
 
+        everything = self.components
+        self.given_weights = weights
         self._schedule = Schedule(groups, solver.order, rng)
-        self._moments = PooledMoments(self.n, weights)
-        self._informed = np.zeros(self.n, dtype=bool)
-        self._ordinals = np.zeros(self.n, dtype=np.int64)
-        self._failures = np.zeros(self.n, dtype=np.int64)
-        self._losses = np.zeros(self.n, dtype=np.int64)
+        self._attendance = Attendance(everything, self.policy)
+        self._informed = np.zeros(everything, dtype=bool)
+        self._ordinals = np.zeros(everything, dtype=np.int64)
+        self._failures = np.zeros(everything, dtype=np.int64)
+        self._losses = np.zeros(everything, dtype=np.int64)
         self._next_id = 0
+        self._earlier_updates = 0
+        self._to_exclude: dict[int, str] = {}
         self.replies = 0
         self.products = 0
         self.sent_bytes = 0
@@ -126,23 +144,39 @@ class Server:
         self.rejected = 0
         self.ignored = 0
         self.withdrawn = 0
-        self.busy_seconds = np.zeros(self.n)
-        self.answers = np.zeros(self.n, dtype=np.int64)
+        self.hastened = 0
+        self.busy_seconds = np.zeros(everything)
+        self.answers = np.zeros(everything, dtype=np.int64)
+        self._ending: Status | None = None
+        #: Whether to remember the products of the sweeps under way, so that a checkpoint can hold them.
+        self.keeps_course = False
+        self._resumed: Snapshot | None = None
+        self._pose(range(everything))
+
+    def _pose(self, components: Iterable[int]) -> None:
+        """Set the problem of these components; nothing is known of it yet."""
+        #: The components of the problem, by the numbers the solver knows them by.
+        self.members = list(components)
+        self._place = {component: place for place, component in enumerate(self.members)}
+        self.n = len(self.members)
+        given = self.given_weights
+        self._moments = PooledMoments(self.n, None if given is None else given[self.members])
+        self._informed[:] = False
 
         self.phase = OPENING
         self.state: Any = None
         self.problem: Problem | None = None
         self._round: int | None = None
+        self._course: Course | None = None
         self._sweep: Sweep | None = None
 
-        self._proposals = Proposals(tol, self.n, self.limits.stall_passes)
+        self._proposals = Proposals(self.tol, self.n, self.limits.stall_passes)
         self._best: tuple[float, Array] | None = None
         self._refined = False
         self._size = 0.0
         self._largest_parts = 0.0
         self._claimed: Array | None = None
         self._early: EarlyProbe | None = None
-        self._ending: Status | None = None
         self._outcome: Outcome | None = None
 
     # -- ask ------------------------------------------------------------------------------------
@@ -172,9 +206,10 @@ class Server:
         return []
 
     def _sent(self, task: Task) -> Task:
-        self._schedule.send(self._outstanding(task))
+        leftover = self._schedule.send(self._outstanding(task))
+        self._attendance.sent(task.component, task.id, self.now)
         self.sent_bytes += task.nbytes
-        return task
+        return task if leftover is None else replace(task, instead=leftover)
 
     def _in_place_of_others(self) -> Iterator[Task]:
         """Tasks for workers that are out with something whose answer is of no use any more.
@@ -185,7 +220,7 @@ class Server:
         for worker, out in self._schedule.under_way():
             if self._sweep is not None:
                 task = None if out.sweep is self._sweep else self._task_for(worker)
-            elif self.phase == SOLVING and self.solver.outdated(self.state, out.component):
+            elif self.phase == SOLVING and self.solver.outdated(self.state, self._place[out.component]):
                 query = self._query(out.component)
                 task = None if query is None else self._address(out.component, query)
             else:
@@ -198,7 +233,7 @@ class Server:
         """The same task, asked at the current iterate (for gradients evaluated at return)."""
         if self.phase != SOLVING or self._schedule.out(task.component, task.id) is None:
             return task
-        query = self.solver.ask(self.state, task.component)
+        query = self.solver.ask(self.state, self._place[task.component])
         if query is None:
             return task
         version = self.solver.version(self.state)
@@ -220,18 +255,19 @@ class Server:
             if query is not None:
                 return self._address(component, query)
             if no_rounds:
-                self._proposals.heard(component)  # it has nothing to add at this iterate
+                self._proposals.heard(self._place[component])  # it has nothing to add at this iterate
         return None
 
     def _query(self, component: int) -> Query | None:
         if self.phase == OPENING:
             return Query("open")
+        place = self._place[component]
         if self._sweep is not None:
             if self.phase == CERTIFYING and self._sweep.of_iterate:
-                return self.solver.sweep_query(self.state, component, self._sweep.block)
+                return self.solver.sweep_query(self.state, place, self._sweep.block)
             return Query("apply", {"block": self._sweep.block})
-        query = self.solver.ask(self.state, component)
-        if self._early is not None and self._early.wants(component) and self.answers[component] > 1:
+        query = self.solver.ask(self.state, place)
+        if self._early is not None and self._early.wants(place) and self.answers[component] > 1:
             query = self._early.beside(query)
         return self._lenient(query) if query is not None else None
 
@@ -247,16 +283,20 @@ class Server:
 
     def _with_mean(self, component: int, query: Query) -> Query:
         # A component learns the global mean once; a restarted worker has to be told again.
-        mean = self._moments.mean
-        if mean is None or self._informed[component] or self.phase == OPENING:
+        if self._informed[component]:
             return query
-        return replace(query, arrays={**query.arrays, "mean": mean})
+        return replace(query, arrays={**query.arrays, **self.introduction()})
+
+    def introduction(self) -> dict[str, Array]:
+        """What a worker must be told that has only just opened its components."""
+        mean = self._moments.mean
+        return {} if mean is None or self.phase == OPENING else {"mean": mean}
 
     # -- tell -----------------------------------------------------------------------------------
 
-    def tell(self, messages: Sequence[Message], now: float = 0.0) -> None:
-        """Take what arrived together: one update absorbs all of it."""
-        self.now = now
+    def tell(self, messages: Sequence[Message], now: float = 0.0) -> bool:
+        """Take what arrived together: one update absorbs all of it. Whether anything has happened."""
+        self.now = self.started_at + now
         arrivals: list[Arrival] = []
         for message in messages:
             if isinstance(message, Reply):
@@ -269,6 +309,12 @@ class Server:
                 self._take_restored(message)
         if arrivals and self.status is None:
             self._advance(arrivals)
+        absent = self._attendance.gone(self.now)
+        if absent and self.status is None:
+            self._out_of_reach(absent, f"out of reach for {self.policy.bound:g} s")
+        if self._to_exclude and self.status is None:
+            self._exclude()
+        return bool(messages or absent)
 
     def _take_reply(self, reply: Reply, arrivals: list[Arrival]) -> None:
         task = self._schedule.out(reply.component, reply.task)
@@ -277,6 +323,10 @@ class Server:
             return
         self.received_bytes += reply.nbytes
         self._schedule.back(task)
+        self._attendance.back(reply.component, self.now, answered=True)
+        if reply.moved:
+            self._forget_caches(self._schedule.group(reply.component))
+            self._note("worker replaced", reply.component, "a copy of it was faster, and is it now")
         if checksum(reply.arrays) != reply.checksum:
             self.rejected += 1
             self._note("corrupt reply rejected", reply.component, "its checksum does not match")
@@ -284,7 +334,7 @@ class Server:
             return
         self._failures[reply.component] = 0
         self._losses[reply.component] = 0
-        if task.informs:
+        if task.informs or (reply.moved and self.phase != OPENING):  # there was no mean to tell yet
             self._informed[reply.component] = True
         self.replies += 1
         self.answers[reply.component] += 1
@@ -295,7 +345,8 @@ class Server:
         version = 0 if self.state is None else self.solver.version(self.state)
         stale = version - task.version
         if arrays is not None:
-            arrivals.append(Arrival(reply.component, task.version, stale, arrays, reply.scalars))
+            place = self._place[reply.component]
+            arrivals.append(Arrival(place, task.version, stale, arrays, reply.scalars))
 
     def _without_probe(self, task: Outstanding, arrays: Mapping[str, Array]) -> Mapping[str, Array] | None:
         """What is the solver's of an answer, None if nothing; the rest is kept for the certificate."""
@@ -303,7 +354,7 @@ class Server:
             return arrays
         product = arrays["product"]
         if self._early is not None:
-            self._early.take(task.component, product[:, -task.probing :])
+            self._early.take(self._place[task.component], product[:, -task.probing :])
         rest = product[:, : -task.probing]
         return {**arrays, "product": np.ascontiguousarray(rest)} if rest.shape[1] else None
 
@@ -313,10 +364,11 @@ class Server:
             self.ignored += 1
             return
         self._schedule.back(task)
+        self._attendance.back(failure.component, self.now, answered=False)
         self._note("task failed", failure.component, repr(failure.error))
         if isinstance(failure.error, InvalidInput | FileNotFoundError):
             rule = getattr(failure.error, "rule", str(failure.error))
-            self._give_up(InvalidComponent(rule, failure.component), failure.error)
+            self._give_up(InvalidComponent(rule, failure.component), failure.error, failure.component)
             return
         self._again(task, failure.error)
 
@@ -327,41 +379,133 @@ class Server:
                 f"component {task.component} failed {self.limits.retries + 1} times in a row "
                 f"({cause}); the last cause is chained. Mend it, or leave the component out."
             )
-            self._give_up(error, cause)
+            self._give_up(error, cause, task.component)
             return
         self._schedule.again(task.component)
 
-    def _give_up(self, error: GrassiaError, cause: Exception) -> None:
-        """A component is out of reach: keep the work there is, or raise when there is none."""
-        if self.state is None or self.solver.residual(self.state) is None:
+    def _give_up(self, error: GrassiaError, cause: Exception, component: int) -> None:
+        """A component is out of reach: leave it out, keep the work there is, or raise when there is none."""
+        begun = bool(self.excluded) or (
+            self.state is not None and self.solver.residual(self.state) is not None
+        )
+        if not begun:
             raise error from cause
-        self._note("component failed", getattr(error, "component", None), str(error))
+        if self.policy.action == "exclude":
+            self._to_exclude[component] = str(error)
+            return
+        self._note("component failed", component, str(error))
         log.error("%s", error)
         self._finish(Status.COMPONENT_FAILED)
 
     def _take_loss(self, loss: Lost) -> None:
-        task = self._schedule.lost(loss.components[0])
-        for component in loss.components:
-            self._informed[component] = False
+        components = [component for component in loss.components if component in self._place]
+        if not components:
+            return  # they were left out
+        task = self._schedule.lost(components[0])
+        self._attendance.lost(components, self.now)
+        for component in components:
             self._note("worker lost", component, loss.reason)
-            if self.state is not None:
-                self.state = self.solver.lost(self.state, component)
-        guilty = loss.components if task is None else (task.component,)
-        self._losses[list(guilty)] += 1  # who was being worked on may be what kills the worker
-        if loss.permanent or int(self._losses[guilty[0]]) > self.limits.losses:
-            log.error("a worker is lost for good: %s", loss.reason)
-            self._finish(Status.WORKER_LOST)
+        self._forget_caches(components)
+        guilty = components if task is None else [task.component]
+        self._losses[guilty] += 1  # who was being worked on may be what kills the worker
+        if loss.permanent:
+            self._out_of_reach(components, loss.reason)
+        elif int(self._losses[guilty[0]]) > self.limits.losses:
+            self._out_of_reach(guilty, loss.reason)
+        elif self.policy.action == "exclude" and self.policy.bound == 0.0:
+            self._out_of_reach(components, loss.reason)
+
+    def _forget_caches(self, components: Sequence[int]) -> None:
+        """Whatever the worker of these remembered is gone."""
+        self._informed[list(components)] = False
+        if self.state is not None:
+            for component in components:
+                self.state = self.solver.lost(self.state, self._place[component])
+
+    def _out_of_reach(self, components: Sequence[int], reason: str) -> None:
+        """By the user's policy: they are left out, or the run ends."""
+        if self.policy.action == "exclude" and len(components) < self.n:
+            self._to_exclude.update(dict.fromkeys(components, reason))
+            return
+        log.error("components %s are lost for good: %s", list(components), reason)
+        self._finish(Status.WORKER_LOST)
 
     def _take_restored(self, restored: Restored) -> None:
-        self._schedule.restored(restored.components[0])
-        for component in restored.components:
+        components = [component for component in restored.components if component in self._place]
+        if not components:
+            return
+        self._schedule.restored(components[0])
+        self._attendance.restored(components)
+        for component in components:
             self._note(
                 "worker restored", component, "started anew; its data is opened again at its next task"
             )
 
+    # -- what takes too long ----------------------------------------------------------------------
+
+    @property
+    def alarm(self) -> float:
+        """The time before which nothing is overdue."""
+        return self._attendance.alarm
+
+    def slow(self) -> list[tuple[int, int]]:
+        """(task, component) of the questions to be put to another worker as well."""
+        return self._attendance.slow(self.now)
+
+    def hasten(self, component: int) -> None:
+        """That was done."""
+        self.hastened += 1
+        self._note("question put to another", component, "its worker takes far longer than usual")
+
+    def silent(self) -> list[int]:
+        """Components whose worker is to be given up, for it does not answer."""
+        return self._attendance.silent(self.now)
+
+    def seen_to(self) -> None:
+        """What was due has been seen to."""
+        self._attendance.look_again(self.now)
+
+    # -- leaving out ------------------------------------------------------------------------------
+
+    @property
+    def excluded(self) -> list[int]:
+        """The components that are not part of the problem any more."""
+        return [component for component in range(self.components) if component not in self._place]
+
+    @property
+    def weights(self) -> Array | None:
+        """The weights of the problem that is solved: zero for what was left out. None before the start."""
+        if self.problem is None:
+            return None
+        weights = np.zeros(self.components)
+        weights[self.members] = self.problem.weights
+        return weights
+
+    def _exclude(self) -> None:
+        """Go on without some components: another problem, begun from what is known of this one."""
+        leaving, self._to_exclude = self._to_exclude, {}
+        left = [component for component in self.members if component not in leaving]
+        if not left:
+            self._finish(Status.WORKER_LOST)
+            return
+        for component, reason in leaving.items():
+            self._note("left out", component, reason)
+            log.warning("component %s is left out: %s", component, reason)
+        if self.state is not None and self.solver.residual(self.state) is not None:
+            W, beside = self.solver.subspace(self.state), self.solver.beside(self.state)
+            self.v0 = W if beside is None else np.hstack([W, beside])
+        self._earlier_updates = self.updates
+        self._attendance.forget(leaving)
+        self._schedule.leave_out(leaving)
+        self._pose(left)
+
+    @property
+    def updates(self) -> int:
+        """How many times the iterate has moved, since the beginning."""
+        return self._earlier_updates + (0 if self.state is None else self.solver.version(self.state))
+
     def _note(self, kind: str, component: int | None, text: str) -> None:
-        version = 0 if self.state is None else self.solver.version(self.state)
-        self.history.note(Event(self.now, version, kind, component, text))
+        self.history.note(Event(self.now, self.updates, kind, component, text))
         log.info("%s (component %s): %s", kind, component, text)
 
     # -- phases ---------------------------------------------------------------------------------
@@ -389,12 +533,12 @@ class Server:
         self._start, beyond = starting_point(self.v0, d, self.k, self.rng)
         cold = self.v0 is None
         self.problem = Problem(self.n, d, self.k, weights, total, positive, largest, noise, beyond, cold)
-        steps = self.solver.prepare(self.problem, self.rng, self._noise)
-        if steps is None:
-            self._begin(None)
-        else:
-            self.phase = PREPARING
-            self._drive(steps, None)
+        if self._resumed is not None:
+            snapshot, self._resumed = self._resumed, None
+            snapshot.restore(self)
+            return
+        self.phase = PREPARING
+        self._set_out(Course("prepare", {}, self.rng))
 
     def _begin(self, prepared: Any) -> None:
         assert self.problem is not None
@@ -441,7 +585,7 @@ class Server:
     def _remember(self, residual: float, arrivals: list[Arrival]) -> None:
         self.history.add(
             time=self.now,
-            version=self.solver.version(self.state),
+            version=self.updates,
             residual=residual,
             bound=self.solver.lower_bound(self.state),
             step=self.solver.step_size(self.state),
@@ -516,36 +660,35 @@ class Server:
         if early is not None and early.complete and len(candidates) == 1:
             probed, claimed = (early.block, early.total), self.solver.claimed(self.state)
             self._largest_parts = float(early.parts.max())
-        steps = certify(
-            candidates,
-            self.tol,
-            self.rng,
-            total=self.problem.total,
-            positive=self.problem.positive,
-            noise=self._noise,
-            certifier=certifier,
-            beside=self.solver.beside(self.state),
-            known=self.solver.known(self.state),
-            claimed=claimed,
-            near=near,
-            probed=probed,
-        )
-        if held is None or self.single:
-            self._drive(steps, None)
-        else:
-            self._certify_at_once(steps, *held)
+        arguments = {
+            "candidates": candidates,
+            "tol": self.tol,
+            "total": self.problem.total,
+            "positive": self.problem.positive,
+            "certifier": certifier,
+            "beside": self.solver.beside(self.state),
+            "known": self.solver.known(self.state),
+            "claimed": claimed,
+            "near": near,
+            "probed": probed,
+        }
+        self._set_out(Course("certify", arguments, self.rng), None if self.single else held)
 
-    def _certify_at_once(self, steps: Generator[Array, Array, Outcome], matrix: Array, parts: float) -> None:
-        """The server holds A: no worker needs to be asked."""
-        self._largest_parts = parts
+    def _set_out(self, course: Course, held: tuple[Array, float] | None = None) -> None:
+        """Begin a course of sweeps; where the server holds A, no worker needs to be asked."""
+        assert self.problem is not None
+        self._course = course
+        course.begin(self.solver, self.problem, self.rng, self._noise)
+        if not self.keeps_course:
+            course.arguments = {}  # they may be large, and the generator lets go of what it is done with
+        if held is None:
+            self._drive(None)
+            return
+        matrix, self._largest_parts = held
         product = None
-        while True:
-            try:
-                block = next(steps) if product is None else steps.send(product)
-            except StopIteration as end:
-                self._judge(end.value)
-                return
+        while (block := course.next(product)) is not None:
             product = matrix @ block
+        self._arrive(course)
 
     def _noise(self) -> float:
         """What the products of the current sweeps may be off by: the parts may be far larger than the sum."""
@@ -553,20 +696,27 @@ class Server:
         eps = float(np.finfo(np.float64).eps)
         return self.problem.noise + 4.0 * eps * math.sqrt(self.problem.d) * self._largest_parts
 
-    def _drive(self, steps: Generator[Array, Array, Any], product: Array | None) -> None:
-        """Advance a generator of sweeps: lay out its next block, or take its result."""
-        try:
-            block = next(steps) if product is None else steps.send(product)
-        except StopIteration as end:
-            if self.phase == PREPARING:
-                self._begin(end.value)
-            else:
-                self._judge(end.value)
-            return
+    def _drive(self, product: Array | None) -> None:
+        """Advance the course of sweeps: lay out its next block, or take its result."""
         assert self.problem is not None
-        first = product is None
-        self._sweep = Sweep(steps, block, self.problem.weights, first, first and self._claimed is None)
+        assert self._course is not None
+        course, first = self._course, product is None
+        if self.keeps_course and product is not None:
+            course.heard.append((product, self._largest_parts))
+        block = course.next(product)
+        if block is None:
+            self._arrive(course)
+            return
+        self._sweep = Sweep(block, self.problem.weights, first, first and self._claimed is None)
         self._schedule.new_round()
+
+    def _arrive(self, course: Course) -> None:
+        """A course of sweeps is over."""
+        self._course = None
+        if course.kind == "prepare":
+            self._begin(course.result)
+        else:
+            self._judge(course.result)
 
     def _absorb_sweep(self, sweep: Sweep, arrivals: list[Arrival]) -> None:
         assert self.problem is not None
@@ -581,7 +731,7 @@ class Server:
             if sweep.first and self.phase == CERTIFYING:
                 exact = sweep.total[:, : self.k] if self._claimed is None else self._claimed
                 self.state = self.solver.sweep_done(self.state, exact)
-            self._drive(sweep.steps, sweep.total)
+            self._drive(sweep.total)
 
     def _judge(self, outcome: Outcome) -> None:
         """Accept the certificate, or say why not and go on."""
@@ -611,7 +761,7 @@ class Server:
         """Called when nothing moves: a solver with no question left has its iterate certified."""
         if self.status is not None or not self._schedule.nothing_moves:
             return
-        if self.phase == SOLVING and self._round is None and self.solver.residual(self.state) is not None:
+        if self.phase == SOLVING and self.solver.residual(self.state) is not None:
             if not self._refined:
                 self._refined = True
                 self.state = self.solver.refine(self.state)

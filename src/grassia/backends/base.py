@@ -7,20 +7,25 @@ other. A task sent *instead* of another says that the answer to that one is not 
 drops it if it can, and otherwise sends its answer, which does no harm. A task that raises comes back as
 `Failure`; a worker that dies, with whatever was queued for it, as `Lost`, then `Restored` once it runs again
 with empty caches.
+
+A worker that is slow or silent need not be waited for. `hasten(task)` has what it is out with computed a
+second time, on a copy of the worker elsewhere, and the first answer counts; `replace(component)` gives the
+worker up. Not every back-end can do so. Where `stays` is set, components are never opened anywhere but in
+their worker's own place: a lost worker is restored when that place is back.
 """
 
 from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
 from grassia._checks import require_count
 from grassia.errors import InvalidInput
 from grassia.faults import Fault, Injector, as_injector
-from grassia.messages import Message, Task
+from grassia.messages import Array, Message, Task
 from grassia.worker import Loader
 
 Faults = Injector | Fault | str | Sequence[str | Fault] | None
@@ -36,6 +41,12 @@ class Backend(ABC):
     """
 
     name: ClassVar[str]
+    #: Seconds that `receive` may be asked to wait while nothing is due; None on a virtual clock, which jumps.
+    poll: ClassVar[float | None] = 0.5
+    #: Whether the workers may live on other machines, of which one may fall silent.
+    remote: ClassVar[bool] = False
+    #: Whether a component may only be opened where its worker was first; set before `start`.
+    stays: bool = False
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
         made = super().__new__(cls)
@@ -64,6 +75,23 @@ class Backend(ABC):
     @abstractmethod
     def close(self) -> None:
         """Stop the workers and free what they hold."""
+
+    def hasten(self, task: int, component: int, arrays: Mapping[str, Array]) -> bool:
+        """Have the task that a component's worker is out with computed a second time, on a copy of it.
+
+        `arrays` go with it beside its own: what a worker that was just opened must be told. The first answer
+        counts. Is it the copy's, its reply has `moved` set, the copy is the worker from then on, and what
+        it replaced is ended; otherwise the copy is. Should the worker die meanwhile, the copy goes on in
+        its place. False: nothing was done, for this back-end cannot, or the worker is not out with that task.
+        """
+        return False
+
+    def replace(self, component: int, reason: str) -> bool:
+        """Give up the worker of a component, which does not answer, and start another in its place.
+
+        `Lost` with that reason and `Restored` follow, as for a worker that died. False: it cannot.
+        """
+        return False
 
     @abstractmethod
     def now(self) -> float:

@@ -1,34 +1,34 @@
 """Workers that live on a Dask cluster: the one the program is connected to, or a local one.
 
 The components of one worker are pinned to one Dask worker, where they stay open between tasks. When that one
-is gone they move to another, which opens the data anew; so workers may come and go.
+is gone they move to another, which opens the data anew; so workers may come and go. Tasks go straight to
+the Dask workers (`dask_link.py`, `dask_worker.py`), beside the scheduler, who is asked only who is there.
 """
 
 from __future__ import annotations
 
-import itertools
-import logging
 import queue
 import secrets
 import time
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from grassia._blas import ServerThreads
 from grassia._checks import require_count
 from grassia._optional import require
-from grassia.backends.base import Backend, Faults, deal, threads_for
-from grassia.backends.station import Station, bare, pack
-from grassia.errors import InvalidInput
-from grassia.messages import Array, Lost, Message, Restored, Task
+from grassia.backends.base import Backend, Faults, deal
+from grassia.backends.dask_cluster import Cluster
+from grassia.backends.dask_link import Answered, Known, Link, News, Seat
+from grassia.backends.dask_place import Place
+from grassia.backends.station import pack
+from grassia.messages import Array, Failure, Lost, Message, Reply, Restored, Task
 from grassia.worker import Loader
 
-log = logging.getLogger("grassia")
-
 MOST_WORKERS = 1024
-LOOK_SECONDS = 0.5  # how often the list of workers is read where no event came
+TURN_SECONDS = 0.5  # how long `receive` sleeps at a time
 
 
 class Dask(Backend):
@@ -42,11 +42,11 @@ class Dask(Backend):
     workers : int, optional
         Groups of components that are worked on at once. Default: one for each component.
     blas_threads : int, optional
-        BLAS threads in each Dask worker; default: its share of the cores.
+        BLAS threads in each Dask worker; default: as many as Dask gave it threads, over the groups it holds.
     max_restarts : int
         How often the components of one worker may be moved without an answer in between before the run ends.
     patience : float
-        Seconds to wait for a worker to come back when none is left.
+        Seconds that the cluster may be without any worker, or without its scheduler, before the run ends.
     """
 
     name: ClassVar[str] = "dask"
@@ -65,18 +65,21 @@ class Dask(Backend):
         require_count(max_restarts, "`max_restarts`", least=0)
         if workers is not None:
             require_count(workers, "`workers`")
-        self._distributed: Any = require("distributed", "dask")
+        if blas_threads is not None:
+            require_count(blas_threads, "`blas_threads`")
+        require("distributed", "dask")
         self.max_restarts, self.patience = max_restarts, patience
         self._given, self._wanted, self._wanted_blas = client, workers, blas_threads
-        self._client: Any = None
-        self._cluster: Any = None
-        self._own_client = False
+        self._found: Cluster | None = None
         self._run = ""
-        self._places: list[_Place] = []
-        self._owner: dict[int, int] = {}
-        self._done: queue.SimpleQueue[tuple[_Place, Any]] = queue.SimpleQueue()
-        self._gone: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._looked = 0.0
+        self._link: Link | None = None
+        self._mail: queue.SimpleQueue[Answered | News | None] = queue.SimpleQueue()
+        self._notices: list[Message] = []
+        self._places: list[Place] = []
+        self._owner: dict[int, Place] = {}
+        self._seated: dict[Seat, Place] = {}
+        self._abandoned: set[Seat] = set()  # given up, but still at work
+        self._uneven = False
         self._server: ServerThreads | None = None
         self._started = time.perf_counter()
 
@@ -85,46 +88,61 @@ class Dask(Backend):
     def start(self, loaders: Sequence[Loader]) -> None:
         self.injector.check(len(loaders))
         self.groups = deal(len(loaders), self._wanted, MOST_WORKERS)
-        self._owner = {i: w for w, group in enumerate(self.groups) for i in group}
         luggage = [pack({i: loaders[i] for i in group}, self.injector) for group in self.groups]
-        self._connect(len(self.groups))
-        self._run = secrets.token_hex(8)
-        self._done, self._gone = queue.SimpleQueue(), queue.SimpleQueue()
+        self._run, self._mail = secrets.token_hex(8), queue.SimpleQueue()
+        cluster = self._found = Cluster(self._given, len(self.groups), self.patience)
+        self._link = Link(cluster.client, self._run, self._mail)
+        try:
+            self._link.open()
+            cluster.wait(self._mail)
+        except BaseException:
+            self.close()
+            raise
         self._started = time.perf_counter()
-        addresses = self._addresses()
-        self.blas_threads = threads_for(len(addresses), self._wanted_blas)
-        for number, (group, packed) in enumerate(zip(self.groups, luggage, strict=True)):
-            home = addresses[number % len(addresses)]
-            self._places.append(_Place(self, number, tuple(group), packed, home))
+        homes = cluster.first_homes([_futures(loaders[i] for i in group) for group in self.groups])
+        crowd = Counter(homes)
+        share = min(max(1, cluster.known[home].threads // crowd[home]) for home in homes)
+        self.blas_threads = self._wanted_blas or share
+        for group, packed, home in zip(self.groups, luggage, homes, strict=True):
+            place = Place(tuple(group), packed, bool(_futures(loaders[i] for i in group)))
+            self._owner.update(dict.fromkeys(group, place))
+            self._places.append(place)
+            self._settle(place, home)
         self._server = ServerThreads(1)
 
     def send(self, task: Task) -> None:
-        self._places[self._owner[task.component]].post(task)
+        place = self._owner[task.component]
+        if task.instead is not None:
+            for seat in place.drop(task.instead):
+                self._speak.drop(seat, task.instead)
+        place.queue.append(task)
+        self._dispatch(place)
 
     def receive(self, timeout: float | None = None) -> list[Message]:
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            messages = self._arrived(deadline)
+            messages, self._notices = self._notices, []
+            left = TURN_SECONDS if deadline is None else min(TURN_SECONDS, deadline - time.monotonic())
+            with suppress(queue.Empty):
+                first = self._mail.get(timeout=0.0001 if messages else max(left, 0.0001))
+                for letter in [first, *_drained(self._mail)]:
+                    messages += self._read(letter)
+            messages += self._tend()
             if messages or (deadline is not None and time.monotonic() >= deadline):
                 return messages
 
     def close(self) -> None:
-        places, self._places = self._places, []
-        for place in places:
-            place.end()
-        if self._client is not None:
-            homes = sorted({place.home for place in places})
-            with suppress(Exception):  # the cluster may be gone, and then there is nothing to forget
-                if homes and self._cluster is None:
-                    self._client.run(_forget, self._run, workers=homes, on_error="ignore")
-            with suppress(Exception):
-                self._client.unsubscribe_topic("all")
-            if self._own_client:
-                self._client.close()
-            if self._cluster is not None:
-                self._cluster.close()
-        self._client = self._cluster = None
-        self._own_client = False
+        link, self._link = self._link, None
+        self._places = []
+        seats = {*self._seated, *self._abandoned}
+        if link is not None:
+            link.close(seat.address for seat in seats)
+        if self._found is not None:
+            self._found.close()
+        self._found, self._uneven, self._notices = None, False, []
+        self._seated.clear()
+        self._abandoned.clear()
+        self._owner.clear()
         if self._server is not None:
             self._server.end()
             self._server = None
@@ -132,227 +150,231 @@ class Dask(Backend):
     def now(self) -> float:
         return time.perf_counter() - self._started
 
-    # -- the cluster ----------------------------------------------------------------------------
+    # -- workers that need not be waited for ----------------------------------------------------
 
-    def _connect(self, groups: int) -> None:
-        kind = self._distributed.Client
-        if isinstance(self._given, kind):
-            self._client = self._given
-        elif isinstance(self._given, str):
-            self._client, self._own_client = kind(self._given), True
-        elif self._given is not None:
-            raise InvalidInput(f"`client` must be a distributed.Client or an address; got {self._given!r}.")
-        else:
-            with suppress(ValueError):  # there is no current client
-                self._client = self._distributed.get_client()
-        if self._client is None:
-            self._cluster = self._distributed.LocalCluster(
-                n_workers=min(groups, 32), threads_per_worker=1, processes=True, dashboard_address=None
-            )
-            self._client, self._own_client = kind(self._cluster, set_as_default=False), True
-        if getattr(self._client, "asynchronous", False):
-            raise InvalidInput("the Dask client must not be asynchronous; make one with asynchronous=False.")
-        self._client.subscribe_topic("all", self._heard)
+    def hasten(self, task: int, component: int, arrays: Mapping[str, Array]) -> bool:
+        place = self._owner[component]
+        wanted = place.out_with(task)
+        if wanted is None or place.home is None or self.stays:
+            return False
+        if place.copy is not None:
+            if place.copied is not None and place.copied.id == task:
+                return False  # it is being computed a second time
+            self._abandon(place.copy)
+            place.copy = place.copied = None
+        stuck = self._stuck
+        others = [address for address in self._cluster.usable if address not in {place.home.address, *stuck}]
+        if not others:
+            return False
+        query = replace(wanted.query, arrays={**wanted.query.arrays, **arrays})
+        crowd = self._crowd()
+        place.copied = replace(wanted, query=query, instead=None)
+        place.copy = self._seat(place, min(others, key=lambda address: crowd[address]))
+        self._speak.ask(place.copy, place.copied)
+        return True
 
-    def _heard(self, event: Any) -> None:
-        _, what = event
-        if isinstance(what, dict) and what.get("action") == "remove-worker":
-            self._gone.put(str(what.get("worker")))
+    def replace(self, component: int, reason: str) -> bool:
+        place = self._owner[component]
+        if place.gone or not place.seats:
+            return False
+        self._notices += self._lose(place, reason)
+        self._mail.put(None)
+        return True
 
-    def _addresses(self) -> list[str]:
-        """The workers there are, after some patience where there are none."""
-        deadline = time.monotonic() + self.patience
-        while not (found := sorted(self._client.scheduler_info(n_workers=-1)["workers"])):
-            if time.monotonic() > deadline:
-                raise InvalidInput(
-                    f"the Dask cluster must have workers; none came within {self.patience:g} s. Start some."
-                )
-            time.sleep(0.05)
-        return found
+    @property
+    def _cluster(self) -> Cluster:
+        assert self._found is not None, "the back-end is not started"
+        return self._found
+
+    @property
+    def _speak(self) -> Link:
+        assert self._link is not None, "the back-end is not started"
+        return self._link
+
+    @property
+    def _stuck(self) -> set[str]:
+        """Where something that was given up still runs."""
+        return {seat.address for seat in self._abandoned}
+
+    def _crowd(self) -> Counter[str]:
+        return Counter(seat.address for seat in self._seated)
 
     # -- what arrives ---------------------------------------------------------------------------
 
-    def _arrived(self, deadline: float | None) -> list[Message]:
+    def _read(self, letter: Answered | News | None) -> list[Message]:
+        if isinstance(letter, Answered):
+            return self._answered(letter.seat, letter.outcome)
+        if isinstance(letter, News):
+            return self._heard(letter.workers)
+        return []
+
+    def _answered(self, seat: Seat, outcome: list[Message] | str) -> list[Message]:
+        seat.busy = False
+        self._abandoned.discard(seat)
+        place = self._seated.get(seat)
+        if place is None:
+            return []  # it was given up
+        if isinstance(outcome, str):
+            return self._died(place, seat, outcome)
+        if seat is place.copy:
+            return self._copy_answered(place, outcome)
+        task, place.current = place.current, None
+        if place.copied is not None and task is not None and place.copied.id == task.id:
+            self._end_copy(place)
+        place.losses = 0
+        self._dispatch(place)
+        return outcome
+
+    def _copy_answered(self, place: Place, outcome: list[Message]) -> list[Message]:
+        """The copy was first, if it has an answer; to fail or to be taken back is none."""
+        if not outcome or any(isinstance(message, Failure) for message in outcome):
+            self._end_copy(place)
+            return [] if place.home is not None else self._lose(place, place.orphaned)
+        assert place.copy is not None
+        assert place.copied is not None
+        if place.home is not None:
+            self._abandon(place.home)
+        place.promote_copy()
+        self._note_where(place)
+        self._dispatch(place)
+        return [replace(one, moved=True) if isinstance(one, Reply) else one for one in outcome]
+
+    def _end_copy(self, place: Place) -> None:
+        if place.copy is not None:
+            self._abandon(place.copy)
+        place.copy = place.copied = None
+
+    def _died(self, place: Place, seat: Seat, reason: str) -> list[Message]:
+        """A seat is no more. As long as there is a second one, nothing is lost."""
+        if seat is place.copy:
+            self._end_copy(place)
+            return [] if place.home is not None else self._lose(place, place.orphaned)
+        if place.copy is None:
+            return self._lose(place, reason)
+        self._abandon(seat)
+        place.home = place.current = None
+        place.orphaned = reason
+        return []
+
+    def _heard(self, workers: dict[str, Known] | None) -> list[Message]:
+        """Who is there now. Without the scheduler the workers may go on, and it may come back."""
+        self._uneven |= self._cluster.heard(workers) and not self.stays
         messages: list[Message] = []
-        lost = set(_drained(self._gone))
-        if time.monotonic() - self._looked > LOOK_SECONDS:
-            self._looked = time.monotonic()
-            there = self._client.scheduler_info(n_workers=-1)["workers"]
-            lost |= {place.home for place in self._places} - set(there)
+        if workers is not None:
+            for seat, place in list(self._seated.items()):
+                if seat.address not in workers:
+                    messages += self._died(place, seat, f"the Dask worker {seat.address} is gone")
+        return messages
+
+    def _tend(self) -> list[Message]:
+        """See to the places that have no worker, and to workers that have no place."""
+        messages: list[Message] = []
         for place in self._places:
-            if place.home in lost:
-                messages += self._move(place, f"the Dask worker {place.home} is gone")
-        wait = LOOK_SECONDS if deadline is None else min(LOOK_SECONDS, max(0.0, deadline - time.monotonic()))
-        with suppress(queue.Empty):
-            first = self._done.get(timeout=0.0001 if messages else max(wait, 0.0001))
-            for place, future in [first, *_drained(self._done)]:
-                messages += place.take(future)
+            if not place.seats and not place.gone:
+                messages += self._restore(place)
+        if self._uneven:
+            messages += self._spread()
+        reason = self._cluster.given_up(wait_for_workers=self.stays)
+        if reason is not None:
+            for place in self._places:
+                if not place.gone and (self._cluster.closed or not place.seats):
+                    place.gone = True
+                    messages.append(Lost(place.components, reason, True))
         return messages
 
-    def _move(self, place: _Place, reason: str) -> list[Message]:
-        """The components of a place go to another worker, the one with the fewest."""
-        place.losses += 1
+    # -- where places are -----------------------------------------------------------------------
+
+    def _lose(self, place: Place, reason: str, counts: bool = True) -> list[Message]:
+        """A place has no worker any more; it is settled on another at once if there is one."""
+        for seat in place.seats:
+            self._abandon(seat)
+        place.lose()
+        place.losses += counts
         if place.losses > self.max_restarts:
+            place.gone = True
             return [Lost(place.components, reason, True)]
-        try:
-            there = [address for address in self._addresses() if address != place.home]
-        except InvalidInput:
-            return [Lost(place.components, f"{reason}, and no other came", True)]
-        if not there:
-            return []  # it is the only one, and seen again: nothing was lost, or it will be seen soon
-        crowd = dict.fromkeys(there, 0)
-        for other in self._places:
-            crowd[other.home] = crowd.get(other.home, 0) + 1
-        place.settle(min(there, key=lambda address: crowd[address]))
-        return [Lost(place.components, reason), Restored(place.components)]
+        return [Lost(place.components, reason), *self._restore(place)]
 
+    def _restore(self, place: Place) -> list[Message]:
+        address = self._own_place(place) if self.stays else self._another(place)
+        if address is None or self._cluster.out_of_reach:
+            return []
+        self._settle(place, address)
+        self._dispatch(place)
+        return [Restored(place.components)]
 
-class _Place:
-    """The components of one worker, seen from the server: where they are, and what is under way."""
+    def _own_place(self, place: Place) -> str | None:
+        """The worker of the same name, or one that has come to the same host meanwhile."""
+        known, joined = self._cluster.known, self._cluster.joined
+        named = [at for at in known if known[at].name == place.name]
+        since = self._cluster.seen.get(place.left or "", 0.0)
+        hosted = [at for at in known if known[at].host == place.host and joined[at] > since]
+        crowd = self._crowd()
+        return next(iter(named), min(hosted, key=lambda at: crowd[at], default=None))
 
-    _numbers = itertools.count()
-
-    def __init__(
-        self, backend: Dask, number: int, components: tuple[int, ...], luggage: bytes, home: str
-    ) -> None:
-        self._backend, self._number, self._luggage = backend, number, luggage
-        self.components, self.home = components, home
-        self.losses = 0
-        self._opened = False
-        self._queue: deque[Task] = deque()
-        self._current: tuple[Task, Any] | None = None
-
-    def settle(self, home: str) -> None:
-        """Go to another worker. What was under way or queued is lost."""
-        self.home, self._opened = home, False
-        self._queue.clear()
-        if self._current is not None:
-            future, self._current = self._current[1], None
-            with suppress(Exception):
-                future.cancel()
-
-    def post(self, task: Task) -> None:
-        if task.instead is not None:
-            self._drop(task.instead)
-        self._queue.append(task)
-        self._dispatch()
-
-    def _drop(self, number: int) -> None:
-        self._queue = deque(task for task in self._queue if task.id != number)
-        if self._current is not None and self._current[0].id == number:
-            with suppress(Exception):  # if the worker is gone, that will be heard of
-                self._backend._client.run(_drop, self._key, number, workers=[self.home], on_error="ignore")
-
-    @property
-    def _key(self) -> tuple[str, int]:
-        return self._backend._run, self._number
-
-    def _dispatch(self) -> None:
-        if self._current is not None or not self._queue:
-            return
-        task = self._queue.popleft()
-        # The data travels with the first task only; later ones find it open.
-        luggage = None if self._opened else self._luggage
-        backend = self._backend
-        future = backend._client.submit(
-            _answer,
-            self._key,
-            luggage,
-            backend.blas_threads,
-            bare(task),
-            dict(task.query.arrays),
-            key=f"grassia-{backend._run}-{self._number}-{next(self._numbers)}",
-            workers=[self.home],
-            allow_other_workers=False,
-            pure=False,
+    def _another(self, place: Place) -> str | None:
+        """The worker with the fewest places, but where something given up still runs, and the last one."""
+        crowd, stuck = self._crowd(), self._stuck
+        return min(
+            self._cluster.usable,
+            key=lambda address: (address in stuck, address == place.left, crowd[address]),
+            default=None,
         )
-        self._current = (task, future)
-        done = backend._done
-        future.add_done_callback(lambda one: done.put((self, one)))
 
-    def take(self, future: Any) -> list[Message]:
-        """What came of a task, if it is the one under way; the next one is sent."""
-        if self._current is None or self._current[1] is not future:
-            return []  # of a worker that was given up
-        self._current = None
-        try:
-            messages: list[Message] | None = future.result(timeout=60)
-        except Exception as error:
-            messages = None
-            reason = f"{type(error).__name__}: {error}"
-        else:
-            reason = f"the Dask worker {self.home} was started anew"
-        finally:
-            future.release()
-        if messages is None:
-            self._opened = False
-            self._queue.clear()
-            self.losses += 1
-            permanent = self.losses > self._backend.max_restarts
-            lost = Lost(self.components, reason, permanent)
-            return [lost] if permanent else [lost, Restored(self.components)]
-        self._opened, self.losses = True, 0
-        self._dispatch()
+    def _spread(self) -> list[Message]:
+        """Idle places go to workers that have come, where others have two more than those."""
+        messages: list[Message] = []
+        crowd, usable = self._crowd(), self._cluster.usable
+        moving = [place for place in self._places if not place.rooted]
+        for place in moving:
+            fewest = min(usable, key=lambda address: crowd[address])
+            if place.idle and place.home is not None and crowd[place.home.address] > crowd[fewest] + 1:
+                crowd[place.home.address] -= 1
+                crowd[fewest] += 1
+                messages += self._lose(place, f"it moves to the Dask worker {fewest}, which has come", False)
+        least = min((crowd[address] for address in usable), default=0)
+        homes = [place.home.address for place in moving if place.home is not None]
+        self._uneven = any(crowd[address] > least + 1 for address in homes)
         return messages
 
-    def end(self) -> None:
-        self._queue.clear()
-        if self._current is not None:
-            with suppress(Exception):
-                self._current[1].cancel()
-            self._current = None
+    def _settle(self, place: Place, address: str) -> None:
+        place.home = self._seat(place, address)
+        self._note_where(place)
+
+    def _note_where(self, place: Place) -> None:
+        assert place.home is not None
+        known = self._cluster.known.get(place.home.address)
+        if known is not None:
+            place.name, place.host = known.name, known.host
+
+    def _seat(self, place: Place, address: str) -> Seat:
+        self._cluster.hold(address, self._run)
+        seat = Seat(self._run, address, place.luggage, self.blas_threads or 1)
+        self._seated[seat] = place
+        return seat
+
+    def _abandon(self, seat: Seat) -> None:
+        """What it computes is not wanted any more, nor is its data."""
+        self._seated.pop(seat, None)
+        if seat.busy:
+            self._abandoned.add(seat)
+        self._speak.forget(seat)
+        if all(other.address != seat.address for other in self._seated):
+            self._cluster.let_go(seat.address)
+
+    def _dispatch(self, place: Place) -> None:
+        if place.home is not None and place.current is None and place.queue:
+            place.current = place.queue.popleft()
+            self._speak.ask(place.home, place.current)
+
+
+def _futures(loaders: Iterable[Any]) -> list[Any]:
+    """The Dask futures whose data the loaders open, see `grassia.data.formats.dask`."""
+    from grassia.data.formats.dask import futures_in
+
+    return [future for loader in loaders for future in futures_in(loader)]
 
 
 def _drained(source: queue.SimpleQueue[Any]) -> Iterable[Any]:
     while not source.empty():
         yield source.get()
-
-
-# -- what runs in the Dask workers ----------------------------------------------------------------
-
-
-class _Registry:
-    """What a Dask worker keeps of the runs it takes part in."""
-
-    def __init__(self) -> None:
-        self.stations: dict[tuple[str, int], Station] = {}
-        self.dropped: set[tuple[str, int, int]] = set()  # before their station was there
-        self.ended: set[str] = set()
-
-    @classmethod
-    def of(cls, worker: Any) -> _Registry:
-        found: _Registry = worker.__dict__.setdefault("_grassia", cls())
-        return found
-
-
-def _answer(
-    key: tuple[str, int], luggage: bytes | None, blas_threads: int, task: Task, arrays: dict[str, Array]
-) -> list[Message] | None:
-    """The answer to a task; None where the data is not open here and did not come along."""
-    from distributed import get_worker
-
-    registry = _Registry.of(get_worker())
-    if luggage is not None:
-        registry.stations[key] = Station(luggage, blas_threads)
-    station = registry.stations.get(key)
-    # It may have been taken back on the way, or the run may be over.
-    if key[0] in registry.ended or (*key, task.id) in registry.dropped:
-        registry.dropped.discard((*key, task.id))
-        return []
-    return None if station is None else station.answer(task, arrays)
-
-
-def _drop(key: tuple[str, int], number: int, dask_worker: Any = None) -> None:
-    registry = _Registry.of(dask_worker)
-    station = registry.stations.get(key)
-    if station is not None:
-        station.drop(number)
-    else:
-        registry.dropped.add((*key, number))
-
-
-def _forget(run: str, dask_worker: Any = None) -> None:
-    registry = _Registry.of(dask_worker)
-    registry.ended.add(run)
-    for key in [key for key in registry.stations if key[0] == run]:
-        registry.stations.pop(key).stop()

@@ -135,13 +135,22 @@ class Processes(Backend):
             while worker.connection.poll():
                 self._mail.extend(worker.take())
         except (EOFError, OSError, pickle.UnpicklingError):
-            reason = worker.bury()
+            ended = worker.bury()
+            reason, worker.given_up = worker.given_up or ended, None
             permanent = worker.restarts >= self.max_restarts
             self._mail.append(Lost(worker.components, reason, permanent))
             if not permanent:
                 worker.restarts += 1
                 worker.spawn()
                 self._mail.append(Restored(worker.components))
+
+    def replace(self, component: int, reason: str) -> bool:
+        worker = self._workers[self._owner[component]]
+        if not worker.alive:
+            return False
+        worker.given_up = reason
+        os.kill(worker.pid, signal.SIGKILL)  # its pipe ends, and that is found like any death
+        return True
 
     def close(self) -> None:
         # The workers have nothing to save: those that are not idle are ended where they are.
@@ -167,6 +176,7 @@ class _Child:
     def __init__(self, components: tuple[int, ...], luggage: bytes, blas_threads: int) -> None:
         self.components = components
         self.restarts = 0
+        self.given_up: str | None = None  # why it was ended on purpose
         self.alive = False
         self._luggage = luggage
         self._blas_threads = blas_threads

@@ -1,26 +1,40 @@
 """Workers that are Ray actors, on a cluster that runs already or on one made for the run.
 
-An actor holds the components of one worker. A block that goes to many of them is put into the object store
-once. For an actor that dies, with its node or by itself, another is started, which opens the data anew.
+An actor holds the components of one worker. A large block that goes to many of them is put into the object
+store once. For an actor that dies, with its node or by itself, another is started, which opens the data anew;
+when a node joins, some move there.
 """
 
 from __future__ import annotations
 
+import logging
 import time
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from grassia._blas import ServerThreads
-from grassia._checks import require_count
+from grassia._checks import require_count, require_positive
 from grassia._optional import require
 from grassia.backends.base import Backend, Faults, cores, deal, threads_for
-from grassia.backends.station import Station, bare, pack
-from grassia.messages import Array, Lost, Message, Restored, Task
+from grassia.backends.ray_actor import Actor, Place, Seat
+from grassia.backends.ray_cluster import Request, census, described, moves, room
+from grassia.backends.ray_wire import INLINE, PIECE
+from grassia.backends.station import pack
+from grassia.data.formats.ray import sending
+from grassia.errors import InvalidInput
+from grassia.messages import Array, Message, Task
 from grassia.worker import Loader
 
+log = logging.getLogger("grassia")
+
 MOST_ACTORS = 1024
-SMALL = 1 << 15  # arrays below this travel in the call itself
+KEPT = 8  # blocks that may be sent again
+MANY = 8  # so many calls with a block in them cost the server more than to put it into the store
+LOOK_SECONDS = 2.0  # how often the list of nodes is read
+LOCATE_MILLISECONDS = 2000
 
 
 class Ray(Backend):
@@ -43,9 +57,13 @@ class Ray(Backend):
         BLAS threads of each actor; default: what `num_cpus` says, at least one.
     max_restarts : int
         How often an actor may die without an answer in between before the run ends.
+    patience : float
+        Seconds that actors may wait for room on the cluster before the first answer. The error then says what
+        was asked for, and what there is. Raise it where nodes are started on demand.
     """
 
     name: ClassVar[str] = "ray"
+    remote: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -53,99 +71,166 @@ class Ray(Backend):
         *,
         num_cpus: float | None = None,
         num_gpus: float | None = None,
-        resources: dict[str, float] | None = None,
+        resources: Mapping[str, float] | None = None,
         scheduling_strategy: Any = None,
         blas_threads: int | None = None,
         max_restarts: int = 5,
+        patience: float = 60.0,
         faults: Faults = None,
     ) -> None:
         super().__init__(faults=faults)
         require_count(max_restarts, "`max_restarts`", least=0)
-        if workers is not None:
-            require_count(workers, "`workers`")
-        self._ray: Any = require("ray", "ray")
-        self.max_restarts = max_restarts
-        self._wanted, self._wanted_blas = workers, blas_threads
-        self._num_cpus = num_cpus
-        self._options = {"num_gpus": num_gpus, "resources": resources}
-        self._options = {name: value for name, value in self._options.items() if value is not None}
-        if scheduling_strategy is not None:
-            self._options["scheduling_strategy"] = scheduling_strategy
+        require_positive(patience, "`patience` (in seconds)")
+        for value, name in ((workers, "`workers`"), (blas_threads, "`blas_threads`")):
+            if value is not None:
+                require_count(value, name)
+        self.max_restarts, self.patience = max_restarts, float(patience)
+        self._request = Request(num_cpus, num_gpus, resources, scheduling_strategy)
+        self.ray: Any = require("ray", "ray")
+        self._workers, self._wanted_blas = workers, blas_threads
         self._own = False
-        self._actors: list[_Handle] = []
-        self._owner: dict[int, int] = {}
-        self._put: deque[tuple[Array, Any]] = deque(maxlen=8)
+        self._kind: Any = None
+        self._wanted: dict[str, float] = {}
+        self._places: list[Place] = []
+        self._owner: dict[int, Place] = {}
+        self.waited: dict[Any, tuple[Place, Seat]] = {}
+        self._mail: deque[Message] = deque()
+        self._sent: deque[_Block] = deque(maxlen=KEPT)
+        self._puts = 0
+        self._nodes: dict[str, Mapping[str, Any]] = {}
+        self._newcomers: list[str] = []
+        self._moves: deque[tuple[str, str]] = deque()
+        self._looked = self._progress = 0.0
+        self._unborn: list[Place] = []
         self._server: ServerThreads | None = None
         self._started = time.perf_counter()
 
+    # -- the four methods -----------------------------------------------------------------------
+
     def start(self, loaders: Sequence[Loader]) -> None:
-        ray = self._ray
+        ray = self.ray
         self.injector.check(len(loaders))
-        self.groups = deal(len(loaders), self._wanted, MOST_ACTORS)
-        self._owner = {i: w for w, group in enumerate(self.groups) for i in group}
-        luggage = [pack({i: loaders[i] for i in group}, self.injector) for group in self.groups]
+        self.groups = deal(len(loaders), self._workers, MOST_ACTORS)
+        luggage = []
+        for group in self.groups:
+            with sending() as references:
+                luggage.append((pack({i: loaders[i] for i in group}, self.injector), references))
         if not ray.is_initialized():
             ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
             self._own = True
-        share = self._share(len(self.groups))
+        self._started, self._puts = time.perf_counter(), 0
+        try:
+            self._settle(luggage)
+        except BaseException:
+            self.close()
+            raise
+        self._server = ServerThreads(1)
+
+    def _settle(self, luggage: Sequence[tuple[bytes, Sequence[Any]]]) -> None:
+        self._look()
+        there = sum(float(node["Resources"].get("CPU", 0.0)) for node in self._nodes.values())
+        share = min(1.0, max(there, 1.0) / len(self.groups))
+        self._wanted = self._request.wanted(share)
+        share = self._wanted.get("CPU", 0.0)
         self.blas_threads = threads_for(max(1, round(cores() / max(share, 1.0))), self._wanted_blas)
-        self._started = time.perf_counter()
-        kind = ray.remote(
+        options = {"num_gpus": self._request.num_gpus, "scheduling_strategy": self._request.strategy}
+        self._kind = self.ray.remote(
             num_cpus=share,
             max_restarts=0,  # a call to one that Ray is restarting fails; a new one takes it at once
             max_task_retries=0,
             concurrency_groups={"ears": 1},
-            **self._options,
-        )(_Actor)
-        for group, packed in zip(self.groups, luggage, strict=True):
-            self._actors.append(_Handle(ray, kind, tuple(group), ray.put(packed), self.blas_threads))
-        self._server = ServerThreads(1)
+            **{name: value for name, value in options.items() if value is not None},
+        )(Actor)
+        hopeless = self._request.free and not self._feasible()
+        if hopeless and _fixed(self.ray):
+            raise InvalidInput(self._no_room("no node could hold one"))
+        self._progress = time.monotonic()
+        for group, (packed, references) in zip(self.groups, luggage, strict=True):
+            place = Place(self, tuple(group), self.ray.put(packed), references)
+            self._places.append(place)
+            self._owner.update(dict.fromkeys(group, place))
+        self._unborn = list(self._places)
+        if hopeless:
+            self._wait_for_a_node()
 
-    def _share(self, actors: int) -> float:
-        if self._num_cpus is not None:
-            return self._num_cpus
-        there = float(self._ray.cluster_resources().get("CPU", 1.0))
-        return 1.0 if there >= actors else there / actors
+    def _wait_for_a_node(self) -> None:
+        """The actors that wait are what makes an autoscaler start one."""
+        log.warning("%s; waiting for one to join", self._no_room("no node could hold one"))
+        deadline = time.monotonic() + self.patience
+        while not self._feasible():
+            if time.monotonic() > deadline:
+                raise InvalidInput(self._no_room(f"no node that could hold one came in {self.patience:g} s"))
+            time.sleep(min(0.2, self.patience / 4.0))
+            self._look()
 
     def send(self, task: Task) -> None:
-        handle = self._actors[self._owner[task.component]]
-        if task.instead is not None:
-            handle.drop(task.instead)
-        handle.post(task, {name: self._once(array) for name, array in task.query.arrays.items()})
+        place = self._owner[task.component]
+        place.post(task, {name: self._once(array) for name, array in task.query.arrays.items()})
 
     def _once(self, array: Array) -> Any:
         """The array, or where it is in the object store: one copy for all who are sent the same."""
-        if array.nbytes < SMALL:
+        if array.nbytes <= PIECE:
             return array
-        for known, reference in self._put:
-            if known is array:
-                return reference
-        reference = self._ray.put(array)
-        self._put.append((array, reference))
-        return reference
+        block = next((known for known in self._sent if known.array is array), None)
+        if block is None:
+            block = _Block(array)
+            self._sent.append(block)
+        block.sent += 1
+        if block.reference is None and (array.nbytes > INLINE or block.sent > MANY):
+            block.reference = self.ray.put(array)
+            self._puts += 1
+        return array if block.reference is None else block.reference
 
     def receive(self, timeout: float | None = None) -> list[Message]:
-        under_way = {handle.answer: handle for handle in self._actors if handle.answer is not None}
-        if not under_way:
-            time.sleep(min(timeout or 0.0, 0.5))
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            self._tend()
+            left = LOOK_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
+            self._mail.extend(self._arrived(0.0 if self._mail else min(left, LOOK_SECONDS)))
+            if self._moves:
+                self._mail.extend(self._moved())
+            if self._mail or left == 0.0:
+                messages = list(self._mail)
+                self._mail.clear()
+                return messages
+
+    def _arrived(self, wait: float) -> list[Message]:
+        calls = list(self.waited)
+        if not calls:
+            time.sleep(min(wait, 0.5))
             return []
-        waited = list(under_way)
-        ready, rest = self._ray.wait(waited, num_returns=1, timeout=timeout)
+        ready, rest = self.ray.wait(calls, num_returns=1, timeout=wait)
         if ready and rest:
-            more, _ = self._ray.wait(rest, num_returns=len(rest), timeout=0)
+            more, _ = self.ray.wait(rest, num_returns=len(rest), timeout=0)
             ready += more
         messages: list[Message] = []
-        for reference in ready:
-            messages += under_way[reference].take(self.max_restarts)
+        for call in ready:
+            # What came before it may have ended this one.
+            place, seat = self.waited.get(call, (None, None))
+            if place is not None and seat is not None:
+                messages += place.take(seat)
         return messages
 
+    def hasten(self, task: int, component: int, arrays: Mapping[str, Array]) -> bool:
+        if self.stays:
+            return False
+        return self._owner[component].hasten(task, {name: self._once(one) for name, one in arrays.items()})
+
+    def replace(self, component: int, reason: str) -> bool:
+        place = self._owner[component]
+        if place.gone:
+            return False
+        self._mail.extend(place.lose(reason, avoid=place.node))
+        return True
+
     def close(self) -> None:
-        for handle in self._actors:
-            handle.end()
-        self._actors.clear()
-        self._put.clear()
+        for place in self._places:
+            place.end()
+        for kept in (self._places, self._owner, self.waited, self._mail, self._sent, self._moves):
+            kept.clear()
+        self._unborn, self._newcomers, self._nodes = [], [], {}
         if self._own:
-            self._ray.shutdown()
+            self.ray.shutdown()
             self._own = False
         if self._server is not None:
             self._server.end()
@@ -154,73 +239,140 @@ class Ray(Backend):
     def now(self) -> float:
         return time.perf_counter() - self._started
 
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "blocks_put": self._puts}
 
-class _Actor:
-    """What runs in the actor; `drop` has a thread of its own, and is heard while `answer` works."""
+    # -- where actors go ------------------------------------------------------------------------
 
-    def __init__(self, luggage: bytes, blas_threads: int) -> None:
-        self._station = Station(luggage, blas_threads)
+    def hire(self, place: Place, *, on: str | None, avoid: str | None, spare: bool) -> Any:
+        options: dict[str, Any] = {}
+        resources = dict(self._request.resources or {})
+        if self.stays and place.home is not None and not self._request.grouped:
+            resources[f"node:{place.home}"] = 0.001  # every node has one of its own
+            options["scheduling_strategy"] = "DEFAULT"
+        elif self._request.free:
+            node = on or self._other_than(avoid) or self._beside(place)
+            if node is not None:
+                options["scheduling_strategy"] = self._preferring(node)
+        if resources:
+            options["resources"] = resources
+        if spare and self.ray.available_resources().get("CPU", 0.0) < self._wanted.get("CPU", 0.0):
+            options["num_cpus"] = 0  # the one it is to stand in for makes little use of its own
+        return self._kind.options(**options).remote(place.luggage, place.references, self.blas_threads)
 
-    def answer(self, task: Task, names: Sequence[str], *arrays: Array) -> list[Message]:
-        return self._station.answer(task, dict(zip(names, arrays, strict=True)))
+    def _preferring(self, node: str) -> Any:
+        strategies = require("ray.util.scheduling_strategies", "ray")
+        # Without the last it would wait for room there though there is some elsewhere.
+        return strategies.NodeAffinitySchedulingStrategy(node, soft=True, _spill_on_unavailable=True)
 
-    def drop(self, number: int) -> None:
-        self._station.drop(number)
+    def _other_than(self, avoid: str | None) -> str | None:
+        """The node, other than that one, with the fewest actors for its size."""
+        if avoid is None:
+            return None
+        self._look()
+        held = Counter(place.node for place in self._places)
+        fitting = {
+            node: room(facts, self._wanted) / (1 + held[node])
+            for node, facts in self._nodes.items()
+            if node != avoid and room(facts, self._wanted) >= 1
+        }
+        return max(fitting, key=lambda node: fitting[node], default=None)
+
+    def _beside(self, place: Place) -> str | None:
+        """The node that holds most of what the place refers to."""
+        held: Counter[str] = Counter()
+        if place.references:
+            locations = self.ray.experimental.get_object_locations(place.references, LOCATE_MILLISECONDS)
+            for found in locations.values():
+                held.update({node: int(found.get("object_size") or 1) for node in found.get("node_ids", ())})
+        alive = [node for node, _ in held.most_common() if node in self._nodes]
+        return alive[0] if alive else None
+
+    def address(self, node: str) -> str:
+        if node not in self._nodes:
+            self._look()
+        return str(self._nodes.get(node, {}).get("NodeManagerAddress", "")) or node
+
+    # -- what the cluster does ------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Read the list of nodes."""
+        self._looked = time.monotonic()
+        before, first = self._nodes, not self._nodes
+        self._nodes = {node["NodeID"]: node for node in self.ray.nodes() if node["Alive"]}
+        joined = [node for node in self._nodes if node not in before]
+        if joined and not first:
+            self._progress = self._looked
+            log.info("%d nodes joined the Ray cluster", len(joined))
+            self._newcomers += joined
+
+    def _tend(self) -> None:
+        """What is done now and then, off the path of the messages."""
+        now = time.monotonic()
+        if now - self._looked > LOOK_SECONDS:
+            self._look()
+            self._plan()
+        if self._unborn:
+            up = [place for place in self._unborn if place.home is not None or place.gone]
+            if up:
+                self._unborn = [place for place in self._unborn if place not in up]
+                self._progress = now
+            elif now - self._progress > self.patience:
+                raise InvalidInput(
+                    self._no_room(f"{len(self._unborn)} of them were not started in {self.patience:g} s")
+                )
+
+    def _plan(self) -> None:
+        """Which workers should go to nodes that have joined."""
+        if not self._newcomers or any(place.node is None for place in self._places if not place.gone):
+            return
+        newcomers, self._newcomers = self._newcomers, []
+        if self.stays or not self._request.free:
+            return
+        for node in newcomers:
+            if node in self._nodes:
+                held = Counter(place.node for place in self._places if place.node is not None)
+                held.subtract(source for source, _ in self._moves)
+                held.update(target for _, target in self._moves)
+                self._moves.extend(
+                    (source, node) for source in moves(held, node, room(self._nodes[node], self._wanted))
+                )
+
+    def _moved(self) -> list[Message]:
+        """One worker at a time goes to a node that has joined, when it has nothing to do."""
+        if any(place.node is None for place in self._places if not place.gone):
+            return []
+        source, target = self._moves[0]
+        idle = next((place for place in self._places if place.idle and place.node == source), None)
+        if target not in self._nodes or not any(place.node == source for place in self._places):
+            self._moves.popleft()
+        elif idle is not None:
+            self._moves.popleft()
+            return idle.lose(f"it moves to the node {self.address(target)}, which has joined", on=target)
+        return []
+
+    def _feasible(self) -> bool:
+        return any(room(node, self._wanted) >= 1 for node in self._nodes.values())
+
+    def _no_room(self, what: str) -> str:
+        return (
+            f"the Ray cluster must have room for {len(self.groups)} actors with {described(self._wanted)} "
+            f"each; {what}; it has {census(list(self._nodes.values()), self._wanted)}. Ask for less "
+            "(`num_cpus`, `num_gpus`, `resources`, `workers`), free or add nodes, or raise `patience`."
+        )
 
 
-class _Handle:
-    """An actor seen from the server: a queue, and the one call that is under way."""
+@dataclass(slots=True, eq=False)
+class _Block:
+    """An array that was sent, how often, and where it is in the object store, if it is."""
 
-    def __init__(
-        self, ray: Any, kind: Any, components: tuple[int, ...], luggage: Any, blas_threads: int
-    ) -> None:
-        self._ray, self._kind, self._arguments = ray, kind, (luggage, blas_threads)
-        self.components = components
-        self._actor = kind.remote(*self._arguments)
-        self._queue: deque[tuple[Task, dict[str, Any]]] = deque()
-        self._current: Task | None = None
-        self.answer: Any = None
-        self._losses = 0
-        self._gone = False
+    array: Array
+    sent: int = 0
+    reference: Any = None
 
-    def post(self, task: Task, arrays: dict[str, Any]) -> None:
-        self._queue.append((task, arrays))
-        self._dispatch()
 
-    def drop(self, number: int) -> None:
-        self._queue = deque(one for one in self._queue if one[0].id != number)
-        if self._current is not None and self._current.id == number:
-            self._actor.drop.options(concurrency_group="ears").remote(number)
-
-    def _dispatch(self) -> None:
-        if self.answer is None and self._queue and not self._gone:
-            task, arrays = self._queue.popleft()
-            self._current = task
-            self.answer = self._actor.answer.remote(bare(task), list(arrays), *arrays.values())
-
-    def take(self, max_restarts: int) -> list[Message]:
-        """What came of the call that is done; the next one is made."""
-        reference, self.answer, self._current = self.answer, None, None
-        try:
-            messages: list[Message] = self._ray.get(reference)
-        except self._ray.exceptions.RayError as error:
-            return self._lost(error, max_restarts)
-        self._losses = 0
-        self._dispatch()
-        return messages
-
-    def _lost(self, error: Exception, max_restarts: int) -> list[Message]:
-        self._queue.clear()
-        self._losses += 1
-        self._gone = self._losses > max_restarts
-        reason = " ".join(str(error).split())[:200]
-        lost = Lost(self.components, f"the actor died: {reason}", self._gone)
-        if self._gone:
-            return [lost]
-        self._ray.kill(self._actor)  # it may be only out of reach
-        self._actor = self._kind.remote(*self._arguments)
-        return [lost, Restored(self.components)]
-
-    def end(self) -> None:
-        self._gone = True
-        self._ray.kill(self._actor, no_restart=True)
+def _fixed(ray: Any) -> bool:
+    """Whether this program has started the cluster itself, which then has no autoscaler."""
+    with suppress(AttributeError):  # it is nowhere said in public
+        return bool(ray._private.worker._global_node.head)
+    return False

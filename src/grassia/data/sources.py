@@ -161,7 +161,7 @@ def from_rows(
     ----------
     source : array, sparse, table, path, callable, or list of these
         A two-dimensional array, memmap or scipy sparse matrix; a pandas, polars or pyarrow table; an
-        object of another library that is known (h5py, zarr, anndata, dask, torch); the path of a file;
+        object of another library that is known (h5py, zarr, anndata, dask, ray, torch); the path of a file;
         a pattern such as ``"data/*.parquet"`` or a folder, whose files are shards, sorted by name.
         The members of a list are shards and stay as they are split; a zero-argument callable is called
         in the worker and returns the rows of its shard. ``docs/data.md`` has the table of all formats.

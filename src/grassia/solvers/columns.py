@@ -11,7 +11,7 @@ class _Store:
     """Room for more columns than there are, and how many of them are taken."""
 
     def __init__(self, d: int, room: int) -> None:
-        self.array = np.empty((d, room), order="F")
+        self.array = np.zeros((d, room), order="F")  # no rest of other data may come into a checkpoint
         self.taken = 0
 
 

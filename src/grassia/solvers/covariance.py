@@ -20,7 +20,6 @@ from typing import ClassVar
 import numpy as np
 from scipy.linalg import eigh
 
-from grassia import geometry
 from grassia.components import Component
 from grassia.errors import InvalidComponent
 from grassia.messages import Array, Query
@@ -65,14 +64,10 @@ class Covariance(Synchronous[Collected]):
     def _first(self, problem: Problem, W: Array, seed: int) -> tuple[Array, Collected]:
         return W, Collected(np.zeros((problem.d, problem.d)))
 
-    def ask(self, state: State[Collected], component: int) -> Query:
-        if state.method.rest is not None:
-            return super().ask(state, component)
-        return Query("covariance")
+    def ask(self, state: State[Collected], component: int) -> Query | None:
+        return Query("covariance") if state.method.rest is None else None  # there is no more to know
 
     def tell(self, state: State[Collected], arrivals: Sequence[Arrival]) -> State[Collected]:
-        if state.method.rest is not None:
-            return super().tell(state, arrivals)
         matrix, parts = state.method.matrix, state.method.parts
         for arrival in arrivals:
             part = float(state.problem.weights[arrival.component]) * arrival.arrays["matrix"]
@@ -83,10 +78,6 @@ class Covariance(Synchronous[Collected]):
         return state if awaiting > 0 else self._complete(state, matrix)
 
     def _advance(self, state: State[Collected], product: Array) -> tuple[State[Collected], Array]:
-        if state.method.rest is not None:
-            values, turn = geometry.ritz(state.W, product)
-            residual = residual_norm(state.W @ turn, product @ turn, values)
-            return replace(state, residual=residual), state.W
         d, k = state.problem.d, state.problem.k
         found, vectors = eigh(product, subset_by_index=[max(0, d - k - MORE), d - 1])
         if len(found) < min(d, k + MORE):  # that driver may miss some of a tight cluster

@@ -69,7 +69,7 @@ class Orthogonal(Synchronous[Shift]):
     def _first(self, problem: Problem, W: Array, seed: int) -> tuple[Array, Shift]:
         return W, Shift(np.zeros(problem.n))
 
-    def ask(self, state: State[Shift], component: int) -> Query:
+    def ask(self, state: State[Shift], component: int) -> Query | None:
         if state.residual is not None or self.shift != "auto" or state.problem.positive:
             return super().ask(state, component)
         return Query(

@@ -83,7 +83,7 @@ class Rgd(Synchronous[Descent]):
     def _first(self, problem: Problem, W: Array, seed: int) -> tuple[Array, Descent]:
         return W, Descent(np.zeros(problem.n))
 
-    def ask(self, state: State[Descent], component: int) -> Query:
+    def ask(self, state: State[Descent], component: int) -> Query | None:
         if state.residual is not None or self.step != "auto":
             return super().ask(state, component)
         options: dict[str, Scalar] = {"spread_steps": self.spread_steps}

@@ -95,7 +95,7 @@ class Synchronous(Solver[State[MethodT]], Generic[MethodT]):
     def round(self, state: State[MethodT]) -> int:
         return state.round.number
 
-    def ask(self, state: State[MethodT], component: int) -> Query:
+    def ask(self, state: State[MethodT], component: int) -> Query | None:
         return Query("apply", {"block": state.round.block})
 
     def tell(self, state: State[MethodT], arrivals: Sequence[Arrival]) -> State[MethodT]:

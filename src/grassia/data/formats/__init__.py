@@ -61,6 +61,8 @@ BY_LIBRARY: dict[str, str] = {
     "zarr": "zarr",
     "anndata": "anndata",
     "dask": "dask",
+    "ray": "ray",
+    "distributed": "dask",
     "torch": "torch",
 }
 

@@ -1,0 +1,291 @@
+"""An actor of the Ray back-end: what runs in it, and how the server sees it.
+
+A *seat* is one actor, with what is queued for it and the one call that is under way. A *place* is the worker
+of some components: the seat that holds them, and now and then a second one that computes the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from grassia.backends.ray_wire import answer_in, answer_of, cut, joined, pieces_for, size_of
+from grassia.backends.station import Station
+from grassia.data.formats.ray import in_short, receiving
+from grassia.messages import Failure, Lost, Message, Reply, Restored, Task
+
+log = logging.getLogger("grassia")
+
+
+class Actor:
+    """What runs in the actor; `drop` has a thread of its own, and is heard while `answer` works."""
+
+    def __init__(self, luggage: bytes, references: Sequence[Any], blas_threads: int) -> None:
+        with receiving(references):
+            self._station = Station(luggage, blas_threads)
+
+    def ready(self) -> str:
+        """The node it runs on; answered once it is made."""
+        import ray
+
+        return str(ray.get_runtime_context().get_node_id())
+
+    def answer(self, *given: Any) -> Any:
+        task, stored, count = joined([piece for piece in given if isinstance(piece, bytes)])
+        arrays = {**task.query.arrays, **dict(zip(stored, given[len(given) - len(stored) :], strict=True))}
+        return answer_in(count, self._station.answer(task, arrays))
+
+    def drop(self, number: int) -> None:
+        self._station.drop(number)
+
+
+class Engine(Protocol):
+    """What a place needs of the back-end."""
+
+    ray: Any
+    max_restarts: int
+    #: Who waits for which call.
+    waited: dict[Any, tuple[Place, Seat]]
+
+    def hire(self, place: Place, *, on: str | None, avoid: str | None, spare: bool) -> Any:
+        """A new actor: on a node or not on one, if that can be."""
+        ...
+
+    def address(self, node: str) -> str:
+        """Of a node."""
+        ...
+
+
+class Seat:
+    """One actor. Tasks wait until it is up."""
+
+    def __init__(self, place: Place, actor: Any, told: Mapping[str, Any]) -> None:
+        self._place, self._actor, self.told = place, actor, dict(told)
+        self.node: str | None = None  # where it runs, once it is up
+        self.queue: deque[tuple[Task, Mapping[str, Any]]] = deque()
+        self.current: tuple[Task, Mapping[str, Any]] | None = None
+        self._dropped = False
+        self._call: Any = None
+        self._pieces: list[Any] = []  # of the answer, beside what is waited for
+        self._answered = 0  # bytes of the last answer
+        self._wait_for(actor.ready.remote())
+
+    @property
+    def idle(self) -> bool:
+        return self.node is not None and self.current is None and not self.queue
+
+    def _wait_for(self, call: Any) -> None:
+        self._call = call
+        self._place.engine.waited[call] = (self._place, self)
+
+    def post(self, task: Task, arrays: Mapping[str, Any]) -> None:
+        self.queue.append((task, {**self.told, **arrays} if self.told else arrays))
+        self.dispatch()
+
+    def drop(self, number: int) -> None:
+        self.queue = deque(one for one in self.queue if one[0].id != number)
+        if self.current is not None and self.current[0].id == number:
+            self._dropped = True
+            self._actor.drop.options(concurrency_group="ears").remote(number)
+
+    def outstanding(self, number: int) -> list[tuple[Task, Mapping[str, Any]]]:
+        """The task of this number and what follows it, if it is the one the actor is out with."""
+        waiting = list(self.queue)
+        if self.current is not None and not self._dropped:
+            waiting.insert(0, self.current)
+        return waiting if waiting and waiting[0][0].id == number else []
+
+    def dispatch(self) -> None:
+        if self._call is None and self.queue:
+            self.current, self._dropped = self.queue.popleft(), False
+            self._call_for(*self.current)
+
+    def _call_for(self, task: Task, arrays: Mapping[str, Any]) -> None:
+        own = {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
+        stored = {name: reference for name, reference in arrays.items() if name not in own}
+        # An answer is most often as large as its question, or as the last one.
+        count = pieces_for(max(task.nbytes, self._answered))
+        pieces = cut((replace(task, query=replace(task.query, arrays=own)), list(stored), count))
+        method = self._actor.answer if count == 1 else self._actor.answer.options(num_returns=count)
+        found = method.remote(*pieces, *stored.values())
+        call, *self._pieces = found if count > 1 else [found]
+        self._wait_for(call)
+
+    def take(self) -> Any:
+        """What the call that is done gave; raises what it raised."""
+        call, self._call, self.current = self._call, None, None
+        self._place.engine.waited.pop(call, None)
+        found = self._place.engine.ray.get([call, *self._pieces])
+        self._pieces = []
+        if self.node is None:
+            return found[0]
+        messages = answer_of(found)
+        self._answered = size_of(messages)
+        return messages
+
+    def end(self) -> None:
+        self._place.engine.waited.pop(self._call, None)
+        self._call, self.current, self._pieces = None, None, []
+        self.queue.clear()
+        with suppress(Exception):  # it is gone already, or the cluster is
+            self._place.engine.ray.kill(self._actor)
+
+
+class Place:
+    """The components of one worker, seen from the server."""
+
+    def __init__(
+        self, engine: Engine, components: tuple[int, ...], luggage: Any, references: Sequence[Any]
+    ) -> None:
+        self.engine, self.components = engine, components
+        self.luggage, self.references = luggage, list(references)
+        self.home: str | None = None  # the address of the node where it was last up
+        self.gone = False
+        self.down = False  # lost, and not restored yet
+        self._losses = 0
+        self._mourned = ""  # why the first seat died while the second went on
+        self.first: Seat | None = Seat(self, self._hired(), {})
+        self.second: Seat | None = None
+
+    def _hired(self, on: str | None = None, avoid: str | None = None, spare: bool = False) -> Any:
+        return self.engine.hire(self, on=on, avoid=avoid, spare=spare)
+
+    @property
+    def seats(self) -> Iterator[Seat]:
+        return (seat for seat in (self.first, self.second) if seat is not None)
+
+    @property
+    def node(self) -> str | None:
+        """Where its worker runs, if it is up."""
+        return None if self.first is None else self.first.node
+
+    @property
+    def idle(self) -> bool:
+        return self.first is not None and self.first.idle and self.second is None
+
+    def post(self, task: Task, arrays: Mapping[str, Any]) -> None:
+        for seat in self.seats:
+            if task.instead is not None:
+                seat.drop(task.instead)
+            seat.post(task, arrays)
+
+    # -- what arrives ---------------------------------------------------------------------------
+
+    def take(self, seat: Seat) -> list[Message]:
+        """What came of the call that a seat is done with; the next one is made."""
+        rising = seat.node is None
+        try:
+            found = seat.take()
+        except self.engine.ray.exceptions.RayError as error:
+            return self._fallen(seat, error, rising)
+        if rising:
+            return self._risen(seat, found)
+        messages: list[Message] = found
+        if seat is self.second and messages:
+            messages = self._from_copy(seat, messages)
+        elif messages:
+            self._losses = 0
+            self._end_second()
+        seat.dispatch()
+        return messages
+
+    def _risen(self, seat: Seat, node: str) -> list[Message]:
+        seat.node = node
+        seat.dispatch()
+        if seat is not self.first:
+            return []
+        self.home = self.engine.address(node)
+        restored, self.down = self.down, False
+        return [Restored(self.components)] if restored else []
+
+    def _from_copy(self, seat: Seat, messages: list[Message]) -> list[Message]:
+        failed = any(isinstance(message, Failure) for message in messages)
+        if failed and self.first is not None:
+            self._end_second()  # it may not find the data where it is; the worker does
+            return []
+        self._promote(seat)
+        if failed:
+            # That the caches are empty cannot be said with a failure; asked again it will fail again.
+            self._losses += 1
+            seat.queue.clear()
+            return [Lost(self.components, self._mourned), Restored(self.components)]
+        self._losses = 0
+        return [replace(one, moved=True) if isinstance(one, Reply) else one for one in messages]
+
+    def _promote(self, seat: Seat) -> None:
+        if self.first is not None:
+            self.first.end()
+        self.first, self.second = seat, None
+        seat.told = {}
+        assert seat.node is not None
+        self.home = self.engine.address(seat.node)
+
+    def _end_second(self) -> None:
+        if self.second is not None:
+            self.second.end()
+            self.second = None
+
+    # -- losses ---------------------------------------------------------------------------------
+
+    def _fallen(self, seat: Seat, error: Exception, rising: bool) -> list[Message]:
+        reason = f"the actor died: {in_short(error)}"
+        # A node that is gone is among those that Ray counts on until it has missed some heartbeats.
+        unreachable = isinstance(error, self.engine.ray.exceptions.ActorUnavailableError)
+        avoid = seat.node if unreachable or "node" in reason else None
+        waiting = seat.queue.copy()
+        seat.end()
+        if seat is self.second:
+            self.second = None
+            return [] if self.first is not None else self.lose(self._mourned, avoid=avoid)
+        if self.second is not None:
+            self.first, self._mourned = None, reason
+            log.info("%s; its copy goes on", reason)
+            return []
+        if not rising:
+            return self.lose(reason, avoid=avoid)
+        # It never ran: nothing is lost but time, and what waits for it waits for the next one.
+        self._losses += 1
+        if self._losses > self.engine.max_restarts:
+            return [self._given_up(reason)]
+        self.first = Seat(self, self._hired(), {})
+        self.first.queue = waiting
+        return []
+
+    def lose(self, reason: str, *, avoid: str | None = None, on: str | None = None) -> list[Message]:
+        """The worker is gone or given up; another is started, and says so when it is up."""
+        for seat in self.seats:
+            seat.end()
+        self.second = None
+        self._losses += on is None  # to be moved is no fault of its own
+        if self._losses > self.engine.max_restarts:
+            return [self._given_up(reason)]
+        self.first, self.down = Seat(self, self._hired(on, avoid), {}), True
+        return [Lost(self.components, reason)]
+
+    def _given_up(self, reason: str) -> Lost:
+        self.first, self.gone = None, True
+        return Lost(self.components, reason, permanent=True)
+
+    def hasten(self, number: int, arrays: Mapping[str, Any]) -> bool:
+        """Give what the worker is out with to a copy of it as well."""
+        if self.second is not None:
+            return bool(self.second.outstanding(number))
+        outstanding = [] if self.first is None or self.down else self.first.outstanding(number)
+        if not outstanding:
+            return False
+        self.second = Seat(self, self._hired(avoid=self.node, spare=True), arrays)
+        for task, own in outstanding:
+            self.second.post(task, own)
+        return True
+
+    def end(self) -> None:
+        self.gone = True
+        for seat in self.seats:
+            seat.end()
+        self.first = self.second = None
