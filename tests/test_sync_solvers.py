@@ -21,7 +21,7 @@ from grassia.solvers.covariance import Covariance
 from grassia.solvers.krylov import Krylov
 from grassia.solvers.lobpcg import Lobpcg
 from grassia.solvers.orthogonal import Orthogonal
-from problems import heterogeneous, images, leading_of_rows, low_rank
+from problems import gaussian_rows, heterogeneous, images, leading_of_rows, low_rank
 
 UPDATES = 100
 
