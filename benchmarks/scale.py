@@ -1,12 +1,12 @@
 """A thousand workers on the virtual clock: heavy-tailed service times, some of them failing.
 
 Two scenes. `crashes`: every hundredth task kills its worker, which is back after a while with its data opened
-anew. `gone`: every hundredth worker dies for good at its third task, and `on_loss="exclude"` goes on without it.
-Service times are Pareto(1.5): their variance is infinite. The answer is compared with that of dense eigh
+anew. `gone`: every hundredth worker dies for good at its third task, and `on_loss="exclude"` goes on without
+it. Service times are Pareto(1.5): their variance is infinite. The answer is compared with that of dense eigh
 for the rows that are in the problem.
 
-The table shows time on the virtual clock, passes, what the server itself took (real seconds, all of them and for
-each arrival), the traffic, and the largest staleness that was seen.
+The table shows time on the virtual clock, passes, what the server itself took (real seconds, all of them and
+for each arrival), the traffic, and the largest staleness that was seen.
 
     python benchmarks/scale.py [--workers 1000] [--features 300] [--solvers nystrom power grassia krylov]
 """
@@ -70,8 +70,10 @@ def main() -> None:
     shards = rows(chosen.workers, chosen.rows, chosen.features, chosen.seed)
     dying = np.random.default_rng(chosen.seed).choice(chosen.workers, chosen.workers // 100, replace=False)
     print(f"{chosen.workers} workers, {sum(map(len, shards))} x {chosen.features}, k = {chosen.k}")
-    print(f"{'scene':8} {'solver':8} {'status':10} {'sine':>8} {'left out':>8} {'lost':>5} {'time':>7} {'passes':>7}"
-          f" {'updates':>8} {'server s':>8} {'ms/answer':>9} {'MB out':>7} {'MB in':>7} {'stale':>6}")  # fmt: skip
+    print(
+        f"{'scene':8} {'solver':8} {'status':10} {'sine':>8} {'left out':>8} {'lost':>5} {'time':>7} "
+        f"{'passes':>7} {'updates':>8} {'server s':>8} {'ms/answer':>9} {'MB out':>7} {'MB in':>7} {'stale':>6}"
+    )
     for scene in chosen.scenes:
         for solver in chosen.solvers:
             gone = scene == "gone"

@@ -24,7 +24,7 @@ def serial(workers: int | None = None, **options: Any) -> Backend:
 def ray_cluster() -> Any:
     """One for the session: to start it takes longer than most tests."""
     ray = pytest.importorskip("ray")
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     atexit.register(ray.shutdown)
     return ray
 

@@ -26,7 +26,9 @@ pd = pytest.importorskip("pandas")
 import grassia  # noqa: E402
 from conftest import dask_client, eventually  # noqa: E402
 from grassia.backends.dask import Dask  # noqa: E402
+from grassia.data import OperatorLoader  # noqa: E402
 from grassia.errors import InvalidComponent, InvalidInput  # noqa: E402
+from grassia.losses import LossPolicy  # noqa: E402
 from grassia.messages import Lost, Restored  # noqa: E402
 from grassia.result import Status  # noqa: E402
 from test_backends import HOLD, Post, loaders, problem, sine  # noqa: E402
@@ -117,16 +119,15 @@ def kinds(messages):
     return [type(message) for message in messages]
 
 
-def held(post, tmp_path, here="here", elsewhere="elsewhere"):
+def held(post, tmp_path, here="here", elsewhere="elsewhere", begun="begun"):
     """A task that component 0's worker is out with, and that worker's process id."""
     pid = post.ask(0, WHERE).scalars["pid"]
     files = {
         "here": str(tmp_path / here) if here else "",
         "elsewhere": str(tmp_path / elsewhere) if elsewhere else "",
     }
-    begun = tmp_path / "begun"
-    task = post.send(0, STALL, pid=pid, begun=str(begun), **files)
-    assert eventually(begun.exists)
+    task = post.send(0, STALL, pid=pid, begun=str(tmp_path / begun), **files)
+    assert eventually((tmp_path / begun).exists)
     return task, pid
 
 
@@ -226,7 +227,7 @@ def test_a_task_taken_back_is_dropped_by_worker_and_copy(client):
         quick = post.send(0, WHERE, instead=slow)
         reply = post.gather(1)[0]
         assert (reply.task, reply.moved, reply.scalars["pid"]) == (quick.id, False, first.scalars["pid"])
-        assert eventually(lambda: not backend._abandoned and backend.receive(0.05) == [])
+        assert eventually(lambda: backend.receive(0.05) == [] and not backend._abandoned)
 
 
 def test_a_task_behind_a_deaf_one_that_was_taken_back_can_be_hastened(post, tmp_path):
@@ -256,12 +257,11 @@ def test_there_is_nothing_to_hasten_without_a_task_or_another_worker(post, clien
 
 
 def test_a_hung_worker_is_replaced_by_others_one_after_the_other(post, client, tmp_path):
-    until = tmp_path / "now"
+    until = tmp_path / "here"
     seen = set()
-    for _ in range(3):
+    for turn in range(3):
         seen.add(post.ask(0, WHERE).scalars["address"])
-        post.send(0, HOLD, until=str(until))
-        assert post.backend.receive(0.2) == []
+        held(post, tmp_path, begun=f"begun {turn}")
         assert post.backend.replace(0, "it is silent")
         lost, restored = post.gather(2)
         assert (lost.components, lost.reason, lost.permanent) == ((0,), "it is silent", False)
@@ -601,3 +601,37 @@ def test_a_delayed_object_that_raises_is_named(client):
     for source in (shard, client.compute(shard)):
         with pytest.raises(InvalidComponent, match=r"cannot be computed: ValueError.*pears"):
             grassia.eigenspace(grassia.from_rows([source]), 2, backend=Dask(client=client), rng=0)
+
+
+# ---------------------------------------------------------------------------------- slow questions
+
+
+@pytest.mark.parametrize("policy", [{"hasten": 3.0, "hasten_after": 0.5}, {"hasten": None, "timeout": 2.0}])
+def test_a_run_does_not_wait_for_a_product_that_hangs(client, tmp_path, policy):
+    components, W = problem()
+    A, flag = components[0], str(tmp_path / "hung")
+    calls = []
+
+    def multiply(V):
+        calls.append(1)
+        if len(calls) == 6:
+            with contextlib.suppress(FileExistsError):  # only the first process that comes so far
+                os.close(os.open(flag, os.O_CREAT | os.O_EXCL))
+                time.sleep(3600.0)
+        return A @ V
+
+    first = OperatorLoader(multiply, n_features=len(A), trace=float(np.trace(A)))
+    result = grassia.eigenspace(
+        [first, *components[1:]],
+        3,
+        solver="grassia",
+        backend=Dask(client=client),
+        tol=1e-8,
+        rng=0,
+        on_loss=LossPolicy(**policy),
+    )
+    assert os.path.exists(flag)
+    assert result.converged
+    assert sine(result, W) <= 1e-8
+    expected = "question put to another" if policy["hasten"] else "worker lost"
+    assert expected in {event.kind for event in result.history.events}

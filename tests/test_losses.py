@@ -241,6 +241,24 @@ def test_a_question_that_takes_too_long_is_put_to_a_copy_elsewhere(problem, solv
     assert {event.component for event in events(result, "worker replaced")} == {1}
 
 
+def test_a_copy_that_opened_its_component_faster_is_told_the_mean_afterwards():
+    """The mean is known only after everybody has opened; that question had none to tell."""
+    rng = np.random.default_rng(0)
+    scales = np.r_[5.0, 4.0, np.ones(10)]
+    shards = [rng.standard_normal((60, 12)) * scales + 10.0 * rng.standard_normal(12) for _ in range(3)]
+    result = eigenspace(
+        grassia.from_rows(shards),
+        3,
+        solver="nystrom",
+        backend=Simulated(faults="delay:0:1000s@0"),
+        on_loss=LossPolicy(hasten=2.0, hasten_after=1.0),
+        rng=0,
+    )
+    assert events(result, "worker replaced")
+    assert result.converged
+    assert projection_distance(result.vectors, leading_of_rows(np.vstack(shards), 3)) <= 1e-6
+
+
 def test_a_worker_that_is_faster_than_its_copy_stays(problem):
     # The copy runs where the next worker does, which takes a hundred times as long.
     backend = Simulated(Fixed([1.0, 1.0, 100.0, 1.0, 1.0]), faults="delay:1:30@3")

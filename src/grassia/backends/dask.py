@@ -50,6 +50,7 @@ class Dask(Backend):
     """
 
     name: ClassVar[str] = "dask"
+    remote: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -262,7 +263,7 @@ class Dask(Backend):
         messages: list[Message] = []
         if workers is not None:
             for seat, place in list(self._seated.items()):
-                if seat.address not in workers:
+                if seat.address not in workers and seat in self._seated:
                     messages += self._died(place, seat, f"the Dask worker {seat.address} is gone")
         return messages
 
@@ -270,9 +271,9 @@ class Dask(Backend):
         """See to the places that have no worker, and to workers that have no place."""
         messages: list[Message] = []
         for place in self._places:
-            if not place.seats and not place.gone:
+            if place.home is None and place.copy is None and not place.gone:
                 messages += self._restore(place)
-        if self._uneven:
+        if self._uneven and self._cluster.known:
             messages += self._spread()
         reason = self._cluster.given_up(wait_for_workers=self.stays)
         if reason is not None:

@@ -39,6 +39,7 @@ SETTLED = 1e-10  # a residual this small beside the eigenvalues leaves the prior
 RISE = 1e-13  # a rise of the captured variance by less, relatively, is rounding
 HEADSTART = 3  # answers of most others, after which a question asked before any came in is taken back
 BESIDE = 8  # directions after the cut that a certificate looks into: more cost more than they spare
+CROWD = 64  # up to twice as many components the iterate is made anew with every answer
 IDLE = 0.005  # a model this much less wrong about W than the worst one is left alone for now
 
 
@@ -62,6 +63,7 @@ class State:
         self.bound = math.nan  # the captured variance is at least this
         self.lifted, self.proved = 0.0, -math.inf  # the shift in it, and what was proved with a smaller one
         self.solved = False
+        self.unsolved = 0  # answers that the iterate does not know of yet
         self.highest, self.stalled = -math.inf, 0  # captured by the models, and solutions since it rose
         self.pending: dict[int, Array] = {}
         self.blind: set[int] = set()  # asked about the start, before anything was known, and yet to answer
@@ -231,11 +233,14 @@ class Nystrom(Solver[State]):
             if state.prior is not None:
                 state.prior.learn(i, V, unknown, surrogate.basis(i))
         _, followed, _ = state.sizes
-        if surrogate.rank >= followed:
+        state.unsolved += len(arrivals)
+        # One among very many changes next to nothing: a few of them are taken together.
+        taken = max(1, state.problem.n // CROWD)
+        if surrogate.rank >= followed and state.unsolved >= taken:
             self._solve(state, followed)
         for arrival in arrivals:
             self._trim(state, arrival.component)
-        if state.version % max(1, state.problem.n // 8) == 0:
+        if state.unsolved == 0 and state.version % max(1, state.problem.n // (8 * taken)) == 0:
             for i in range(state.problem.n):
                 self._look(state, i)
         return state
@@ -248,7 +253,7 @@ class Nystrom(Solver[State]):
         return state
 
     def _solve(self, state: State, followed: int, exactly: bool = False) -> None:
-        k, surrogate = state.problem.k, state.surrogate
+        k, surrogate, state.unsolved = state.problem.k, state.surrogate, 0
         accuracy = self.residual(state)
         tol = 1e-14
         if accuracy is not None and not exactly:

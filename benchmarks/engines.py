@@ -1,0 +1,212 @@
+"""Ray and Dask on one machine, four workers: what they cost, and one worker that is ten times slower.
+
+First table, equal workers: seconds of whole runs (start of the workers, opening and certificate included; the
+clusters themselves run already) on each engine, and the ratio to the processes back-end. Second table, one
+worker ten times slower: nystrom and synchronous block Krylov on each engine, and Dask's own `svd_compressed`
+on the same persisted rows with the fewest power iterations that reach the accuracy of nystrom's answer.
+
+The slow Dask worker is slow in all that it does, for grassia and for `svd_compressed` alike: whatever it
+computes is followed by nine times as long a sleep. On Ray the injector does the same. All methods take turns,
+so that a noisy spell hits each of them; medians over the repeats.
+
+    python benchmarks/engines.py [--rows 20000] [--features 1500] [--k 3] [--repeats 5] [--engines ray dask]
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+import grassia
+from grassia.backends import Backend, Processes
+from grassia.geometry import projection_distance
+from grassia.solvers import Krylov, Nystrom
+
+WORKERS = 4
+SLOW = 10.0
+
+
+def rows(m: int, d: int, seed: int = 0) -> np.ndarray:
+    """Rows with the leading eigenvalues of CIFAR-10 (in thousands) and a slowly decaying rest."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((m, d))
+    X *= np.sqrt(np.r_[3640.0, 1400.0, 826.0, 462.0 / np.arange(1, d - 2) ** 0.8])
+    return X - X.mean(axis=0)  # `svd_compressed` knows nothing of centring
+
+
+class Sluggish(ThreadPoolExecutor):
+    """An executor that takes `factor` times as long."""
+
+    factor = SLOW
+
+    def submit(self, call: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
+        def slowly(*given: Any, **named: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return call(*given, **named)
+            finally:
+                time.sleep((self.factor - 1.0) * (time.perf_counter() - began))
+
+        return super().submit(slowly, *args, **options)
+
+
+class Clusters:
+    """What runs before the clock does."""
+
+    def __init__(self, engines: list[str]) -> None:
+        self.client: Any = None
+        if "dask" in engines:
+            import distributed
+
+            cluster = distributed.LocalCluster(
+                n_workers=WORKERS, threads_per_worker=1, dashboard_address=None
+            )
+            self.client = distributed.Client(cluster)
+        if "ray" in engines:
+            import ray
+
+            ray.init(num_cpus=WORKERS, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+
+    def backend(self, engine: str, **options: Any) -> Backend:
+        if engine == "processes":
+            return Processes(workers=WORKERS, **options)
+        if engine == "dask":
+            options["client"] = self.client
+        module = importlib.import_module(f"grassia.backends.{engine}")
+        made: Backend = getattr(module, engine.capitalize())(**options)
+        return made
+
+    def persist(self, X: np.ndarray) -> Any:
+        import dask.array as da
+        import distributed
+
+        persisted = da.from_array(X, chunks=(len(X) // WORKERS, -1)).persist()
+        distributed.wait(persisted)
+        return persisted
+
+    def slow_one_down(self) -> None:
+        self.client.run(slow_down, workers=[sorted(self.client.scheduler_info()["workers"])[-1]])
+
+
+def slow_down(dask_worker: Any = None) -> None:
+    """Make this Dask worker a straggler."""
+    dask_worker.executors["default"] = Sluggish(1)
+    dask_worker.executor = dask_worker.executors["default"]
+
+
+class Bench:
+    """Medians of what was measured in turn."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, list[float]] = {}
+        self.notes: dict[str, str] = {}
+
+    def time(self, name: str, call: Callable[[], str]) -> None:
+        began = time.perf_counter()
+        self.notes[name] = call()
+        self.seconds.setdefault(name, []).append(time.perf_counter() - began)
+
+    def ratio(self, name: str, to: str) -> float:
+        """Median of the ratios of what was measured in the same turn."""
+        pairs = zip(self.seconds[name], self.seconds[to], strict=True)
+        return statistics.median(mine / other for mine, other in pairs)
+
+    def show(self, title: str, reference: dict[str, str]) -> None:
+        print(f"\n{title}")
+        for name, found in self.seconds.items():
+            to = reference.get(name)
+            ratio = ""
+            if to is not None:
+                ratio = f"{self.ratio(name, to):5.2f} of {to}"
+            print(f"  {name:28} {statistics.median(found):7.2f} s  {ratio:34} {self.notes[name]}", flush=True)
+
+
+def solve(shards: Any, k: int, solver: Any, backend: Backend, tol: float, leading: np.ndarray) -> str:
+    result = grassia.eigenspace(shards, k, solver=solver, backend=backend, tol=tol, rng=0)
+    busy, answers = sum(result.stats["busy_seconds"]), sum(result.stats["answers"])
+    sine = projection_distance(result.vectors, leading)
+    return (
+        f"{result.status.name}, sine {sine:.1e}, {result.stats['passes']:.1f} passes, "
+        f"{1e3 * busy / answers:.0f} ms an answer"
+    )
+
+
+def enough_iterations(X: Any, k: int, leading: np.ndarray, wanted: float) -> int:
+    """The fewest power iterations by which `svd_compressed` is as accurate; found outside the timing."""
+    for iterations in range(20):
+        if compressed(X, k, iterations, leading)[0] <= wanted:
+            return iterations
+    raise SystemExit("svd_compressed does not come to this accuracy")
+
+
+def compressed(X: Any, k: int, iterations: int, leading: np.ndarray) -> tuple[float, str]:
+    import dask.array as da
+
+    found = da.linalg.svd_compressed(X, k, n_power_iter=iterations, seed=0)[2].compute()
+    sine = float(projection_distance(np.linalg.qr(found.T)[0], leading))
+    return sine, f"sine {sine:.1e}, {iterations} power iterations"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--rows", type=int, default=20_000)
+    parser.add_argument("--features", type=int, default=1_500)
+    parser.add_argument("--k", type=int, default=3)
+    parser.add_argument("--tol", type=float, default=1e-6)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--engines", nargs="*", default=["ray", "dask"])
+    parser.add_argument("--tables", nargs="*", default=["overhead", "straggler"])
+    chosen = parser.parse_args()
+    warnings.simplefilter("ignore")
+    X = rows(chosen.rows, chosen.features)
+    leading = np.linalg.eigh(X.T @ X)[1][:, ::-1][:, : chosen.k]
+    shards = grassia.from_rows(X, n_components=WORKERS)
+    print(f"{chosen.rows} x {chosen.features}, k = {chosen.k}, tol {chosen.tol:g}, {WORKERS} workers")
+
+    clusters = Clusters(chosen.engines)
+    solvers = {"nystrom": Nystrom(), "krylov": Krylov(), "grassia": "grassia", "power": "power"}
+
+    def run(engine: str, name: str, **options: Any) -> Callable[[], str]:
+        return lambda: solve(
+            shards, chosen.k, solvers[name], clusters.backend(engine, **options), chosen.tol, leading
+        )
+
+    if "overhead" in chosen.tables:
+        bench, reference = Bench(), {}
+        for _ in range(chosen.repeats):
+            for name in ("krylov", "power", "grassia"):
+                for engine in ("processes", *chosen.engines):
+                    bench.time(f"{engine}, {name}", run(engine, name))
+                    reference[f"{engine}, {name}"] = f"processes, {name}"
+        bench.show("Equal workers", reference)
+
+    if "straggler" in chosen.tables:
+        bench, reference, theirs = Bench(), {}, "dask's svd_compressed"
+        if clusters.client is not None:
+            persisted = clusters.persist(X)
+            iterations = enough_iterations(persisted, chosen.k, leading, chosen.tol)
+            clusters.slow_one_down()
+        for _ in range(chosen.repeats):
+            for engine in chosen.engines:
+                slow = {} if engine == "dask" else {"faults": f"slow:{WORKERS - 1}:{SLOW}x"}
+                for name in ("krylov", "nystrom"):
+                    bench.time(f"{engine}, {name}", run(engine, name, **slow))
+                reference[f"{engine}, nystrom"] = f"{engine}, krylov"
+            if clusters.client is not None:
+                bench.time(theirs, lambda: compressed(persisted, chosen.k, iterations, leading)[1])
+        bench.show("One worker ten times slower", reference)
+        if clusters.client is not None:
+            for engine in chosen.engines:
+                print(f"  nystrom on {engine}: {bench.ratio(f'{engine}, nystrom', theirs):.2f} of {theirs}")
+
+
+if __name__ == "__main__":
+    main()
