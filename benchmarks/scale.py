@@ -72,7 +72,7 @@ def main() -> None:
     print(f"{chosen.workers} workers, {sum(map(len, shards))} x {chosen.features}, k = {chosen.k}")
     print(
         f"{'scene':8} {'solver':8} {'status':10} {'sine':>8} {'left out':>8} {'lost':>5} {'time':>7} "
-        f"{'passes':>7} {'updates':>8} {'server s':>8} {'ms/answer':>9} {'MB out':>7} {'MB in':>7} {'stale':>6}"
+        f"{'passes':>7} {'updates':>8} {'server s':>8} {'ms each':>7} {'MB out':>7} {'MB in':>7} {'stale':>6}"
     )
     for scene in chosen.scenes:
         for solver in chosen.solvers:
@@ -106,7 +106,7 @@ def main() -> None:
             print(
                 f"{scene:8} {solver:8} {result.status.name:10} {sine:8.1e} {len(stats['excluded']):8d} "
                 f"{result.history.count('worker lost'):5d} {stats['seconds']:7.0f} {stats['passes']:7.1f} "
-                f"{stats['updates']:8d} {server:8.1f} {1e3 * server / arrivals:9.2f} "
+                f"{stats['updates']:8d} {server:8.1f} {1e3 * server / arrivals:7.2f} "
                 f"{stats['bytes_sent'] / 1e6:7.0f} {stats['bytes_received'] / 1e6:7.0f} "
                 f"{np.nanmax(result.history['staleness']):6.0f}",
                 flush=True,

@@ -195,6 +195,40 @@ def test_a_solver_from_elsewhere_is_resumed_when_it_is_passed(problem, tmp_path)
     assert resume(tmp_path, problem.components, solver=Mine()).converged
 
 
+def test_such_a_solver_is_also_resumed_by_a_job_that_says_resume(problem, tmp_path):
+    class Mine(Nystrom):
+        name = "mine"
+
+    job = {"weights": problem.weights, "solver": Mine(), "rng": 0}
+    plan = Checkpoint(tmp_path, updates=1, resume=True)
+    eigenspace(problem.components, 3, checkpoint=plan, callbacks=stopped_after(2), **job)
+    assert eigenspace(problem.components, 3, checkpoint=plan, **job).converged
+
+
+def test_two_runs_do_not_write_into_one_folder(problem, tmp_path):
+    refused = []
+
+    def another(progress):
+        if not refused and progress.passes > 1:
+            with pytest.raises(grassia.InvalidInput, match="another run is writing") as error:
+                eigenspace(problem.components, 2, checkpoint=tmp_path)
+            refused.append(error)
+
+    result = begun(problem, tmp_path, stop=another, every=10**6, solver="power")
+    assert refused
+    assert result.converged
+    assert resume(tmp_path, problem.components).converged  # it is free again
+
+
+def test_a_resumed_run_is_not_recorded(problem, tmp_path):
+    begun(problem, tmp_path / "run", stop=stopped_after(2))
+    plan = Checkpoint(tmp_path / "run", resume=True)
+    with pytest.raises(grassia.InvalidInput, match="`record` must be None"):
+        eigenspace(
+            problem.components, 3, weights=problem.weights, checkpoint=plan, record=tmp_path / "log.jsonl"
+        )
+
+
 # -- killed ---------------------------------------------------------------------------------------
 
 SCRIPT = """

@@ -590,8 +590,10 @@ def test_rows_on_a_cluster_can_be_had_by_the_program_but_not_by_its_processes(cl
 
 def test_rows_that_were_cancelled_are_named(client):
     future = client.submit(made, 1)
+    distributed.wait(future)
     components = grassia.from_rows([future])
     future.cancel()
+    assert eventually(lambda: not client.who_has().get(future.key))
     with pytest.raises(InvalidComponent, match="persist it again"):
         grassia.eigenspace(components, 2, backend=Dask(client=client), rng=0)
 

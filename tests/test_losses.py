@@ -61,6 +61,13 @@ def test_what_is_excluded_is_out_of_the_sum_and_the_others_weigh_as_before(probl
     assert [event.component for event in events(result, "left out")] == [3]
 
 
+def test_the_event_says_why_a_component_was_left_out(problem):
+    with pytest.warns(grassia.ExclusionWarning):
+        result = solve(problem, Simulated(max_restarts=0, faults="crash:3@2"), on_loss="exclude")
+    (lost,), (left_out,) = events(result, "worker lost"), events(result, "left out")
+    assert left_out.text == lost.text
+
+
 def test_rows_that_are_excluded_count_neither_for_the_mean_nor_for_the_total():
     X = gaussian_rows(400, 12, 3, seed=1)
     shards = [X[:50], X[50:250] + 5.0, X[250:]]

@@ -229,3 +229,14 @@ def test_loaders_of_your_own_are_planned_for_too():
     plan = grassia.plan(Components([CallableLoader(lambda: np.eye(3))]), 2)
     assert plan.solver == "krylov"
     assert plan.message_bytes is None
+
+
+@pytest.mark.engines
+@pytest.mark.parametrize("engine", ["ray", "dask"])
+def test_the_workers_of_a_cluster_are_processes_of_their_own(engine):
+    X = np.ones((4000, 50))
+    shards = grassia.from_rows(X, n_components=4)
+    far, here = grassia.plan(shards, 3, backend=engine), grassia.plan(shards, 3, backend="threads")
+    assert far.worker_bytes is not None
+    assert far.worker_bytes >= X.nbytes // 4
+    assert here.worker_bytes is None

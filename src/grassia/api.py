@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -147,9 +148,12 @@ def eigenspace(
     if plan is not None and plan.resume and plan.there:
         found = latest(plan.folder)
         check_same(found, k=int(k), weights=given)
+        if record is not None:
+            raise InvalidInput("a run that is resumed cannot be recorded: `record` must be None.")
         return resume(
             plan,
             loaders,
+            solver=chosen if chosen.name not in solvers.names() else None,
             backend=engine,
             tol=tol,
             callbacks=hooks,
@@ -182,9 +186,10 @@ def eigenspace(
             if recorder is not None:
                 recorder.header(header)
             keeper = None if plan is None else keep(plan, server, {**header, "seed": seed, "reason": reason})
-            result = run(
-                server, engine, callbacks=hooks, time_limit=time_limit, recorder=recorder, keeper=keeper
-            )
+            with keeper or nullcontext():
+                result = run(
+                    server, engine, callbacks=hooks, time_limit=time_limit, recorder=recorder, keeper=keeper
+                )
     finally:
         if recorder is not None:
             recorder.close()

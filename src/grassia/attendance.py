@@ -74,6 +74,10 @@ class Attendance:
     def _count_absent(self) -> None:
         self._next_gone = float(self._absent.min(initial=math.inf)) + self._policy.bound
 
+    def since(self, component: int) -> float:
+        """When its question went out; infinite where none is out."""
+        return float(self._since[component])
+
     # -- what is too long -------------------------------------------------------------------------
 
     def gone(self, now: float) -> list[int]:

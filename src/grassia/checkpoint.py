@@ -17,7 +17,8 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import IO, Any, Self
 
 import numpy as np
 
@@ -108,7 +109,21 @@ class Keeper:
             raise InvalidInput(f"cannot make the folder {plan.folder}: {error.strerror}.") from error
         if not os.access(plan.folder, os.W_OK):
             raise InvalidInput(f"cannot write checkpoints into {plan.folder}: permission denied.")
+        self._lock = _locked(plan.folder)
         self._number = max((number for number, _ in _manifests(plan.folder)), default=0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._lock is not None:  # from now on others may write into the folder
+            self._lock.close()
+            self._lock = None
 
     def turn(self, server: Server) -> None:
         """Write one if it is time."""
@@ -256,6 +271,26 @@ def _numbered(folder: Path) -> Iterator[tuple[int, Path]]:
         number = path.stem.partition("-")[2]
         if number.isdecimal():
             yield int(number), path
+
+
+def _locked(folder: Path) -> IO[bytes] | None:
+    """Keep other runs from writing into a folder as long as this is open; None where a system cannot."""
+    if os.name != "posix":
+        return None
+    import fcntl
+
+    file = (folder / "lock").open("wb")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.close()
+        raise InvalidInput(
+            f"another run is writing checkpoints into {folder}; wait for its end, or take another folder."
+        ) from error
+    except OSError:  # a file system without locks
+        file.close()
+        return None
+    return file
 
 
 def _replace(path: Path, write: Any) -> None:

@@ -47,7 +47,8 @@ class Fault:
     Parameters
     ----------
     kind : {"slow", "delay", "crash", "corrupt", "duplicate", "error"}
-        `slow` multiplies the time a task takes by `value`; `delay` adds `value` seconds; `crash`
+        `slow` multiplies the time a task takes by `value`, not counting what it waits for a core (where the
+        system tells); `delay` adds `value` seconds; `crash`
         kills the worker before it answers; `corrupt` damages the reply after its checksum was
         taken; `duplicate` sends the reply twice; `error` raises in the worker.
     components : tuple of int, or None
@@ -232,11 +233,23 @@ def perform(
         sleep(plan.delay)
     if plan.crash:
         raise Crash
+    queued = _queued()
     reply = answer(worker, task, plan)
     if plan.factor > 1.0:
-        sleep((plan.factor - 1.0) * reply.elapsed)
-        reply = replace(reply, elapsed=plan.factor * reply.elapsed)
+        # A slow machine is slow at its work. That this one is crowded is not to be multiplied, too.
+        more = (plan.factor - 1.0) * max(0.0, reply.elapsed - (_queued() - queued))
+        sleep(more)
+        reply = replace(reply, elapsed=reply.elapsed + more)
     return [reply, reply] if plan.duplicate else [reply]
+
+
+def _queued() -> float:
+    """Seconds that this thread has waited for a core so far; 0 where the system does not tell."""
+    try:
+        with open("/proc/thread-self/schedstat", encoding="ascii") as file:
+            return 1e-9 * float(file.read().split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def answer(worker: Worker, task: Task, plan: Plan) -> Reply:

@@ -189,7 +189,7 @@ def plan(
     engine = backends.get(backend)
     if workers is not None:
         require_count(workers, "`workers`")
-    wanted = workers if workers is not None else getattr(engine, "_wanted", None)
+    wanted = workers if workers is not None else engine.wanted_workers
     if n_components is not None:
         require_count(n_components, "`n_components`")
     loaders = _components(source, n_components, None if engine.name == "serial" else wanted)
@@ -254,7 +254,7 @@ def _memory(
     probes: int,
 ) -> _Memory:
     n, d = len(loaders), loaders.n_features
-    far = engine.name == "processes"
+    far = engine.name == "processes" or engine.remote
     now, free = footprint.resident(), footprint.available()
     each = [footprint.held(loaders[i] for i in group) for group in groups]
     whole = footprint.held(loaders)
@@ -263,11 +263,7 @@ def _memory(
     if d is None or not whole.known:
         notes.append("the sizes of some components are not known before they are opened")
         return _Memory(data, None, None, None, int(free), int(whole.file), tuple(notes))
-    threads = (
-        threads_for(len(groups), None)
-        if engine.name in ("threads", "processes")
-        else footprint.blas_threads()
-    )
+    threads = threads_for(len(groups), None) if far or engine.name == "threads" else footprint.blas_threads()
     extents = [extent_of(loader) for loader in loaders]
     buffers = [
         footprint.worker_side(

@@ -109,7 +109,8 @@ def resume(
         )
         snapshot.hand_to(server)
         keeper = keep(plan, server, _again(header, server, engine))
-        result = run(server, engine, callbacks=hooks, time_limit=time_limit, keeper=keeper)
+        with keeper:
+            result = run(server, engine, callbacks=hooks, time_limit=time_limit, keeper=keeper)
     reason = f"{header.get('reason')}; resumed from {found.manifest.name}"
     return finished(result, server, keeper, seed=header.get("seed"), solver_reason=reason)
 

@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from grassia.backends.base import Backend
 from grassia.certificate import Certificate
@@ -14,10 +14,20 @@ from grassia.checkpoint import Keeper
 from grassia.interruption import Deferred
 from grassia.messages import Array, Lost
 from grassia.record import Recorder
-from grassia.result import Result, Status
+from grassia.result import History, Result, Status
 from grassia.server import CERTIFYING, SOLVING, Server
 
 log = logging.getLogger("grassia")
+
+
+class Whereabouts(NamedTuple):
+    """What a worker is at: its components, "busy", "idle" or "lost"; where it is busy, since when, and how
+    many times the iterate has moved since it was asked."""
+
+    components: list[int]
+    state: str
+    since: float
+    staleness: int
 
 
 class Progress:
@@ -103,6 +113,45 @@ class Progress:
         """None while the run goes on."""
         return self._server.status
 
+    @property
+    def workers(self) -> list[Whereabouts]:
+        """Where each worker is now; takes a microsecond or so for each."""
+        server = self._server
+        schedule, since = server._schedule, server._attendance.since
+        version = 0 if server.state is None else server.solver.version(server.state)
+        out = dict(schedule.under_way())
+        found = []
+        for worker, components in enumerate(schedule.groups):
+            task = out.get(worker)
+            if task is not None:
+                stale = max(0, version - task.version)
+                found.append(Whereabouts(components, "busy", since(task.component), stale))
+            else:
+                state = "lost" if worker in schedule.down or not components else "idle"
+                found.append(Whereabouts(components, state, math.nan, 0))
+        return found
+
+    @property
+    def history(self) -> History:
+        """The record so far, with its events; not to be changed."""
+        return self._server.history
+
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """Bytes sent to the workers, and received from them."""
+        return self._server.sent_bytes, self._server.received_bytes
+
+    @property
+    def asked(self) -> Mapping[str, Any]:
+        """What was asked: `k`, `tol`, the name of the solver, the number of components."""
+        server = self._server
+        return {
+            "k": server.k,
+            "tol": server.tol,
+            "solver": server.solver.name,
+            "components": server.components,
+        }
+
 
 Callback = Callable[[Progress], Any]
 
@@ -167,7 +216,11 @@ def run(
         recorder.end(server)
     if keeper is not None and not whole.broken:
         keeper.write(server)
-    return server.result(statistics(server, backend))
+    result = server.result(statistics(server, backend))
+    for hook in hooks:
+        if hasattr(hook, "run_ended"):  # a callback may want to know the end, too
+            hook.run_ended(result)
+    return result
 
 
 def _patience(server: Server, backend: Backend) -> float | None:

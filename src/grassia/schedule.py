@@ -7,7 +7,7 @@ once; otherwise a worker goes through its components in the solver's order.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,6 +96,11 @@ class Schedule:
     def under_way(self) -> list[tuple[int, Outstanding]]:
         """The workers that are out, each with what."""
         return list(self._out.items())
+
+    @property
+    def down(self) -> Set[int]:
+        """The workers that are out of reach."""
+        return self._down
 
     def send(self, task: Outstanding) -> int | None:
         """A task goes out, or the one that is out is asked anew; the number of one it takes the place of."""

@@ -425,7 +425,7 @@ class Server:
     def _out_of_reach(self, components: Sequence[int], reason: str) -> None:
         """By the user's policy: they are left out, or the run ends."""
         if self.policy.action == "exclude" and len(components) < self.n:
-            self._to_exclude.update(dict.fromkeys(components, reason))
+            self._to_exclude = {**dict.fromkeys(components, reason), **self._to_exclude}
             return
         log.error("components %s are lost for good: %s", list(components), reason)
         self._finish(Status.WORKER_LOST)

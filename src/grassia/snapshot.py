@@ -122,7 +122,7 @@ class Snapshot:
             server._schedule.leave_out(left_out)
             server._pose(self.members)
         server.history = History.unpacked(self.history)
-        server.started_at = self.seconds
+        server.now = server.started_at = self.seconds
         server._resumed = self
 
     def restore(self, server: Server) -> None:

@@ -97,6 +97,12 @@ class Backend(ABC):
     def now(self) -> float:
         """Seconds since `start`, by this back-end's own clock."""
 
+    @property
+    def wanted_workers(self) -> int | None:
+        """How many were asked for; None: as many as it takes by default."""
+        wanted: int | None = getattr(self, "_wanted", None)
+        return wanted
+
     def describe(self) -> dict[str, Any]:
         """What goes into `result.stats`."""
         return {"backend": self.name, "workers": len(self.groups)}
@@ -148,15 +154,17 @@ def cores() -> int:
         return os.cpu_count() or 1
 
 
-def threads_for(workers: int, wanted: int | None) -> int:
+def threads_for(workers: int, wanted: int | None, each: float | None = None) -> int:
     """BLAS threads for each worker, so that together they do not outnumber the cores.
 
-    What the user allows BLAS in the environment is a limit for the default, too.
+    `each` are the cores of a worker, where those of this machine are not what counts. What the user allows
+    BLAS in the environment is a limit for the default, too.
     """
     if wanted is not None and wanted < 1:
         raise InvalidInput(f"`blas_threads` must be at least 1, or None; got {wanted}.")
     if wanted is not None:
         return wanted
     said = os.environ.get("OMP_NUM_THREADS", "")
-    allowed = int(said) if said.isdigit() and int(said) > 0 else cores()
-    return max(1, min(allowed, cores() // max(1, workers)))
+    share = cores() // max(1, workers) if each is None else int(each)
+    allowed = int(said) if said.isdigit() and int(said) > 0 else share
+    return max(1, min(allowed, share))

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from grassia._blas import ServerThreads
 from grassia._checks import require_count, require_positive
 from grassia._optional import require
-from grassia.backends.base import Backend, Faults, cores, deal, threads_for
+from grassia.backends.base import Backend, Faults, deal, threads_for
 from grassia.backends.ray_actor import Actor, Place, Seat
 from grassia.backends.ray_cluster import Request, census, described, moves, room
 from grassia.backends.ray_wire import INLINE, PIECE
@@ -132,7 +132,7 @@ class Ray(Backend):
         share = min(1.0, max(there, 1.0) / len(self.groups))
         self._wanted = self._request.wanted(share)
         share = self._wanted.get("CPU", 0.0)
-        self.blas_threads = threads_for(max(1, round(cores() / max(share, 1.0))), self._wanted_blas)
+        self.blas_threads = threads_for(len(self.groups), self._wanted_blas, each=share)
         options = {"num_gpus": self._request.num_gpus, "scheduling_strategy": self._request.strategy}
         self._kind = self.ray.remote(
             num_cpus=share,
@@ -238,6 +238,10 @@ class Ray(Backend):
 
     def now(self) -> float:
         return time.perf_counter() - self._started
+
+    @property
+    def wanted_workers(self) -> int | None:
+        return self._workers
 
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "blocks_put": self._puts}
