@@ -2,13 +2,18 @@
 
 First table, equal workers: seconds of whole runs (start of the workers, opening and certificate included; the
 clusters themselves run already, and the rows lie in a file) on each engine, and the ratio to the processes
-back-end. Second table, one worker ten times slower: nystrom and synchronous block Krylov on each engine, and
-Dask's own `svd_compressed` on the same persisted rows with the fewest power iterations that reach the
-accuracy of nystrom's answer.
+back-end.
 
-The injector makes one worker slow for grassia: whatever it computes is followed by nine times as long a
-sleep. For `svd_compressed` the executor of one Dask worker does the same with every task. All methods take
-turns, so that a noisy spell hits each of them; medians over the repeats.
+Second table, one worker ten times slower, each on a machine of its own: nystrom and synchronous block Krylov
+on each engine. Four workers that share the cores of one machine slow each other down when all of them are
+busy, as those of an asynchronous method are. So here a task is a sleep (of `--pace` seconds, ten times as
+long for the slow worker) and a small product.
+
+Third table, one worker ten times slower at what it computes on this machine (followed by nine times as long a
+sleep), beside Dask's own `svd_compressed` on the same persisted rows, with the fewest power iterations that
+reach the accuracy asked for. There the executor of one Dask worker does the same with every task.
+
+All methods take turns, so that a noisy spell hits each of them; medians over the repeats.
 
     python benchmarks/engines.py [--rows 60000] [--features 2000] [--k 3] [--repeats 5] [--engines ray dask]
 """
@@ -180,7 +185,8 @@ def main() -> None:
     parser.add_argument("--tol", type=float, default=1e-6)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--engines", nargs="*", default=["ray", "dask"])
-    parser.add_argument("--tables", nargs="*", default=["overhead", "straggler"])
+    parser.add_argument("--tables", nargs="*", default=["overhead", "straggler", "machines"])
+    parser.add_argument("--pace", type=float, default=0.1, help="seconds of a task in the second table")
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
     X = rows(chosen.rows, chosen.features)
@@ -193,9 +199,11 @@ def main() -> None:
     clusters = Clusters(chosen.engines)
     solvers = {"nystrom": Nystrom(), "krylov": Krylov(), "grassia": "grassia", "power": "power"}
 
-    def run(engine: str, name: str, **options: Any) -> Callable[[], str]:
+    def run(
+        engine: str, name: str, data: Any = shards, answer: np.ndarray = leading, **options: Any
+    ) -> Callable[[], str]:
         return lambda: solve(
-            shards, chosen.k, solvers[name], clusters.backend(engine, **options), chosen.tol, leading
+            data, chosen.k, solvers[name], clusters.backend(engine, **options), chosen.tol, answer
         )
 
     if "overhead" in chosen.tables:
@@ -206,6 +214,18 @@ def main() -> None:
                     bench.time(f"{engine}, {name}", run(engine, name))
                     reference[f"{engine}, {name}"] = f"processes, {name}"
         bench.show("Equal workers", reference)
+
+    if "machines" in chosen.tables:
+        small = grassia.from_rows(X[: len(X) // 10], n_components=WORKERS, center=False)
+        answer = np.linalg.eigh(X[: len(X) // 10].T @ X[: len(X) // 10])[1][:, ::-1][:, : chosen.k]
+        pace = [f"delay:*:{chosen.pace}", f"delay:{WORKERS - 1}:{(SLOW - 1.0) * chosen.pace}"]
+        bench, reference = Bench(), {}
+        for _ in range(chosen.repeats):
+            for engine in ("processes", *chosen.engines):
+                for name in ("krylov", "nystrom"):
+                    bench.time(f"{engine}, {name}", run(engine, name, small, answer, faults=pace))
+                reference[f"{engine}, nystrom"] = f"{engine}, krylov"
+        bench.show(f"One worker ten times slower, each task {chosen.pace:g} s of another machine", reference)
 
     if "straggler" in chosen.tables:
         bench, reference, theirs = Bench(), {}, "dask's svd_compressed"
