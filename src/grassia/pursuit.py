@@ -1,9 +1,9 @@
 """The server's pursuit of an answer: the phases of a run, from opened components to a certificate.
 
 This half of the server knows products and places, not workers: what is asked of whom, and what was lost, is
-for `grassia.server`. A run passes through phases: *opening* (every component reports its moments), *preparing*
-(sweeps a solver wants before its start), *solving*, *certifying* (sweeps at a frozen iterate), and back to
-solving when the certificate says no.
+for `grassia.server`. A run passes through phases: *opening* (every component reports its moments),
+*preparing* (sweeps a solver wants before its start), *solving*, *certifying* (sweeps at a frozen iterate),
+and back to solving when the certificate says no.
 """
 
 from __future__ import annotations
