@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Iterable
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +186,7 @@ def eigenspace(
             if recorder is not None:
                 recorder.header(header)
             keeper = None if plan is None else keep(plan, server, {**header, "seed": seed, "reason": reason})
-            with keeper or nullcontext():
+            with nullcontext() if keeper is None else closing(keeper):
                 result = run(
                     server, engine, callbacks=hooks, time_limit=time_limit, recorder=recorder, keeper=keeper
                 )

@@ -17,8 +17,7 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any
 
 import numpy as np
 
@@ -112,16 +111,9 @@ class Keeper:
         self._lock = _locked(plan.folder)
         self._number = max((number for number, _ in _manifests(plan.folder)), default=0)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._lock is not None:  # from now on others may write into the folder
+    def close(self) -> None:
+        """From now on others may write into the folder."""
+        if self._lock is not None:
             self._lock.close()
             self._lock = None
 

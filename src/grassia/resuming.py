@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,7 @@ def resume(
         )
         snapshot.hand_to(server)
         keeper = keep(plan, server, _again(header, server, engine))
-        with keeper:
+        with closing(keeper):
             result = run(server, engine, callbacks=hooks, time_limit=time_limit, keeper=keeper)
     reason = f"{header.get('reason')}; resumed from {found.manifest.name}"
     return finished(result, server, keeper, seed=header.get("seed"), solver_reason=reason)
