@@ -19,6 +19,7 @@ from grassia.geometry import projection_distance
 from grassia.result import Status
 from grassia.server import Server
 from grassia.solvers import Nystrom
+from grassia.solvers.nystrom import HEADSTART
 from grassia.solvers.surrogate import Surrogate, ordered_basis
 from grassia.worker import Worker
 from problems import Dense, gaussian_rows, heterogeneous, leading_of_rows
@@ -412,7 +413,7 @@ def test_a_straggler_busy_with_the_random_start_is_asked_anew():
     assert result.converged
     assert len(taken_back) == result.stats["tasks_withdrawn"] == 1
     now, task = taken_back[0]
-    assert now == 3.0
+    assert now == HEADSTART
     assert task.instead == sent[1][1].id  # the first is the opening
     assert result.stats["answers"][0] == len(sent) - 1
 
