@@ -16,10 +16,11 @@ demo: $(VENV)/.plot  ## find an eigenspace on four local processes, one of them 
 	$(BIN)/grassia demo
 
 # As many tests at once as there are cores; each keeps BLAS to one thread, or they would share them. Those marked
-# torch, engines and hosts need packages of gigabytes, and have jobs of their own in .ci/run.
+# torch, engines and hosts need packages of gigabytes, and those marked browser need a browser: they have jobs of
+# their own in .ci/run.
 test: $(VENV)/.dev  ## run every test and doctest
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal \
-	  -m 'not torch and not engines and not hosts' --doctest-modules --doctest-ignore-import-errors src tests
+	  -m 'not torch and not engines and not hosts and not browser' --doctest-modules --doctest-ignore-import-errors src tests
 
 lint: $(VENV)/.dev  ## check style and types
 	$(BIN)/ruff check $(CODE)

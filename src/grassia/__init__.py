@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     __version__: str
-    from grassia import backends, datasets, geometry, solvers, theory
+    from grassia import backends, datasets, geometry, report, solvers, theory
     from grassia.api import eigenspace, replay
     from grassia.certificate import Bound, Certificate, Certifier
     from grassia.checkpoint import Checkpoint
@@ -75,6 +75,7 @@ __all__ = [
     "geometry",
     "plan",
     "replay",
+    "report",
     "resume",
     "solvers",
     "svds",

@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 import grassia
+from grassia.cli._kept import Stopped
 from grassia.cli._outcome import FAILED, INTERRUPTED, OK, explain
 
 __all__ = ["main"]
@@ -29,8 +30,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")
     if not debug:  # what is worth saying is said here, once
         logging.getLogger("grassia").addHandler(logging.NullHandler())
+    how_to_go_on = ""
     try:
         code = build()(arguments or ["--help"], prog_name="grassia", standalone_mode=False)
+    except Stopped as stopped:
+        code, how_to_go_on = INTERRUPTED, f"; {stopped}"
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except BrokenPipeError:
@@ -45,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code, text = found
         print(f"grassia: {' '.join(text.split())}", file=sys.stderr)
     if code == INTERRUPTED:
-        print("grassia: interrupted", file=sys.stderr)
+        print(f"grassia: interrupted{how_to_go_on}", file=sys.stderr)
     return int(code or OK)
 
 
@@ -57,7 +61,9 @@ def build() -> typer.Typer:
     from grassia.cli.pca import pca
     from grassia.cli.plan import plan
     from grassia.cli.project import project
+    from grassia.cli.report import report
     from grassia.cli.reproduce import reproduce
+    from grassia.cli.resume import resume
     from grassia.cli.simulate import simulate
 
     app = typer.Typer(
@@ -72,7 +78,7 @@ def build() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_global_options)
-    for command in (pca, project, check, plan, bench, simulate, demo, reproduce):
+    for command in (pca, resume, project, check, report, plan, bench, simulate, demo, reproduce):
         app.command()(command)
     return app
 

@@ -1,23 +1,24 @@
-"""What the demo found, in words: on the terminal, as Markdown, as arrays."""
+"""What the demo found: on the terminal, as sections of its report, as arrays."""
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-import grassia
-from grassia.certificate import Certificate
 from grassia.faults import Fault
 from grassia.messages import Array
+from grassia.report.contents import Section
+from grassia.report.figures import curve
+from grassia.report.parts import table
+from grassia.report.words import in_words
 from grassia.result import Result
 
-MOST_EVENTS = 200
 SHOWN_EVENTS = 8
 
 
@@ -66,59 +67,38 @@ class Demo:
     def show(self, console: Console) -> None:
         """Print eigenvalues, certificate, straggler table and events."""
         console.print("\n[bold]Eigenvalues[/bold]")
-        console.print(_table(("", "grassia", "dense oracle", "error", "bound"), self._values()))
+        console.print(_aligned(("", "grassia", "dense oracle", "error", "bound"), self._values()))
         console.print("[bold]Certificate[/bold]")
         for sentence in in_words(self.result.certificate):
             console.print(f"- {sentence}", markup=False)
         console.print(f"- Measured against the oracle: sine {self.sine:.3g}.")
         console.print("\n[bold]Workers[/bold]")
-        console.print(_table(("", "answers", "ms each", ""), self._workers()))
+        console.print(_aligned(("", "answers", "ms each", ""), self._workers()))
         console.print(self._straggler(), markup=False)
         events = self._events()
         if events:
             console.print("\n[bold]Events[/bold]")
-            console.print(_table(("s", "update", "worker", "what"), [e[:4] for e in events[:SHOWN_EVENTS]]))
+            console.print(_aligned(("s", "update", "worker", "what"), [e[:4] for e in events[:SHOWN_EVENTS]]))
             if len(events) > SHOWN_EVENTS:
-                console.print(f"... and {len(events) - SHOWN_EVENTS} more, see report.md")
+                console.print(f"... and {len(events) - SHOWN_EVENTS} more, see the report")
 
-    def markdown(self, picture: str | None, missing: str | None) -> str:
-        """The report."""
-        certificate = self.result.certificate
-        parts = [
-            "# grassia demo",
-            f"{self.what}. Seed {self.seed}. Faults: {_codes(self.faults)}.",
-            f"grassia {grassia.__version__}, Python {platform.python_version()}, NumPy {np.__version__}.",
-            f"**{self.verdict()}.** {self.result.status.advice}",
-            "## Eigenvalues",
-            _markdown(("", "grassia", "dense oracle", "error", "certified bound"), self._values()),
-            "## Certificate",
-            "\n".join(f"- {sentence}" for sentence in in_words(certificate))
-            + f"\n- Measured against the oracle: sine {self.sine:.3g}.",
-        ]
-        if certificate is not None:
-            parts.append(f"```text\n{certificate}\n```")
-        parts += [
-            "## Workers",
-            _markdown(("", "answers", "ms each", "fault"), self._workers()),
-            self._straggler(),
-            "## Distance to the oracle",
-            f"![Geodesic distance to the dense oracle over time]({picture})"
-            if picture
-            else f"No plot: {missing}",
-            "The curve is in `result.npz` (`times`, `distances`). It ends at "
-            f"{self.distances[-1]:.3g}. The dense oracle (one covariance and `eigh`) took "
-            f"{self.oracle_seconds:.2f} s: at this size it is the better tool, and it is here to "
-            "check the answer.",
-            "## Events",
-        ]
-        events = self._events()
-        if events:
-            parts.append(_markdown(("s", "update", "worker", "what", "text"), events[:MOST_EVENTS]))
-        else:
-            parts.append("None.")
-        if len(events) > MOST_EVENTS:
-            parts.append(f"... and {len(events) - MOST_EVENTS} more.")
-        return "\n\n".join(parts) + "\n"
+    def sections(self, tol: float) -> list[Section]:
+        """What only a demo knows, for its HTML report."""
+        after = "The dense oracle (one covariance and eigh) took "
+        after += f"{self.oracle_seconds:.2f} s: at this size it is the better tool, and it is here to check "
+        after += f"the answer. Measured against it, the sine is {self.sine:.3g}."
+        head = ("", "grassia", "dense oracle", "error", "certified bound")
+        distance = curve(
+            "chart-distance",
+            "Distance to the dense oracle over time",
+            "Geodesic distance of the iterate. Logarithmic.",
+            "distance",
+            self.times.tolist(),
+            self.distances.tolist(),
+            tol,
+        )
+        parts = [f"<p>{escape(after)}</p>", distance, table("Eigenvalues", head, self._values())]
+        return [Section("Oracle", "".join(parts))]
 
     def save(self, path: Path) -> None:
         """Write everything that is a number to one `.npz` file."""
@@ -189,37 +169,6 @@ class Demo:
         ]
 
 
-def in_words(certificate: Certificate | None) -> list[str]:
-    """A certificate as sentences."""
-    if certificate is None:
-        return ["None: the run ended before all workers had looked at the same iterate."]
-    k = len(certificate.values)
-    sine, gap = certificate.sin_theta, certificate.gap
-    how = "a theorem" if sine.rigorous else f"confidence {sine.confidence:g}"
-    if certificate.converged:
-        said = [
-            f"Certified: the answer is within a sine of {sine.value:.3g} of the leading {k}-space "
-            f"(asked: {certificate.tol:g}; {how})."
-        ]
-    else:
-        said = [
-            f"Not certified: the bound on the sine is {sine.value:.3g}, asked: {certificate.tol:g}."
-            f" The leading {certificate.identified} of {k} vectors are identified."
-        ]
-    residual_how = how if certificate.claimed else "rigorous"
-    said.append(f"Residual norm {certificate.residual_norm:.3g}, {residual_how}.")
-    if gap.value > 0.0:
-        gap_how = "rigorous" if gap.rigorous else f"confidence {gap.confidence:g}"
-        said.append(f"Eigengap after {k} at least {gap.value:.3g}, {gap_how}.")
-    ratio = certificate.captured_ratio
-    captured = f"Captured variance {certificate.captured:.6g}"
-    if ratio is not None and certificate.total is not None:
-        captured += f" of {certificate.total:.6g} ({100 * ratio:.2f} %)"
-    said.append(f"{captured}; the best {k}-space captures no less.")
-    said.append(f"It took {certificate.sweeps} sweeps in which every worker saw the same iterate.")
-    return said
-
-
 def notes(workers: int, faults: Sequence[str]) -> list[str]:
     """A word on what is done to each worker."""
     said: list[list[str]] = [[] for _ in range(workers)]
@@ -231,7 +180,7 @@ def notes(workers: int, faults: Sequence[str]) -> list[str]:
     return [", ".join(words) for words in said]
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+def _aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for i, name in enumerate(head):
         last = i == len(head) - 1 and name in ("", "what")
@@ -239,12 +188,3 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     for row in rows:
         table.add_row(*row)
     return table
-
-
-def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    cells = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in cells)
-
-
-def _codes(rules: Sequence[str]) -> str:
-    return ", ".join(f"`{rule}`" for rule in rules) or "none"

@@ -18,10 +18,12 @@ __all__ = [
     "Inputs",
     "Json",
     "K",
+    "Log",
     "NoCenter",
     "Option",
     "Overwrite",
     "Quiet",
+    "Report",
     "Seed",
     "Shards",
     "SolverName",
@@ -119,6 +121,20 @@ Option = Annotated[
     ),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there already.")]
+Report = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE.html",
+        help="Write a report there, kept up to date while the run goes on.",
+        rich_help_panel=_SHOWING,
+    ),
+]
+Log = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE.jsonl", help="Write a line of JSON there every second.", rich_help_panel=_SHOWING
+    ),
+]
 Json = Annotated[
     bool,
     typer.Option("--json", help="Print JSON, and nothing else, on stdout.", rich_help_panel=_SHOWING),

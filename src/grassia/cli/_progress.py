@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
@@ -12,11 +11,15 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from grassia.report.forecast import SLOW
+from grassia.report.sample import Sample, Throttle, forecast
+from grassia.report.words import duration, number
 from grassia.run import Progress
 
-REDRAW_SECONDS = 0.1
+REDRAW_SECONDS = 0.25
 LINE_SECONDS = 2.0
 MOST_BARS = 16
+MOST_SAMPLES = 240
 
 
 class Watcher:
@@ -35,17 +38,28 @@ class Watcher:
 
     def __init__(self, console: Console, names: Sequence[str], notes: Sequence[str]) -> None:
         self.console, self.names, self.notes = console, names, notes
-        self._next = 0.0
+        self._throttle = Throttle(self.interval, share=0.01)
+        self._samples: list[Sample] = []
         self._phase = ""
 
     def __call__(self, progress: Progress) -> None:
-        now = time.perf_counter()
-        if now >= self._next:
-            self._next = now + self.interval
-            self.show(progress)
+        if self._throttle.due():
+            self._look(progress)
+            self._throttle.done()
 
-    def show(self, progress: Progress) -> None:
+    def _look(self, progress: Progress) -> None:
+        if len(self._samples) >= MOST_SAMPLES:
+            self._samples = self._samples[::2]
+        self._samples.append(Sample.of(progress))
+        self.show(progress, self._samples[-1])
+
+    def show(self, progress: Progress, sample: Sample) -> None:
         """Show where the run is."""
+
+    @property
+    def left(self) -> str:
+        """How long it may take, in words."""
+        return duration(forecast(self._samples))
 
     def __enter__(self) -> Self:
         return self
@@ -59,6 +73,13 @@ class Watcher:
         """Leave the terminal as it was."""
 
 
+class Silent(Watcher):
+    """Shows nothing, and does not look."""
+
+    def __call__(self, progress: Progress) -> None:
+        pass
+
+
 class Lines(Watcher):
     """One line every two seconds, and at every new phase."""
 
@@ -66,19 +87,25 @@ class Lines(Watcher):
 
     def __call__(self, progress: Progress) -> None:
         if progress.phase != self._phase:
-            self._phase, self._next = progress.phase, 0.0
+            self._phase = progress.phase
+            self._throttle.soon()
         super().__call__(progress)
 
-    def show(self, progress: Progress) -> None:
-        counts = progress.answers
+    def show(self, progress: Progress, sample: Sample) -> None:
+        counts = sample.answers
         answers = "/".join(map(str, counts[:MOST_BARS])) + ("/..." if len(counts) > MOST_BARS else "")
-        line = f"{progress.time:7.1f} s  {progress.phase:<10} updates {progress.version:<6d}"
-        line += f" passes {progress.passes:<7.1f} {_residual(progress)} answers {answers}"
+        line = f"{sample.time:7.1f} s  {sample.phase:<10} updates {sample.version:<6d}"
+        line += f" passes {sample.passes:<7.1f} estimate {_short(sample.estimate):>7}"
+        line += f" certified {_short(sample.bound):>7} left {self.left:<10} answers {answers}"
         self.console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 class Bars(Watcher):
-    """A few lines drawn over again: phase, residual against target, answers of each worker."""
+    """A few lines drawn over again: phase, estimate, bound, time left; each worker's rate and staleness.
+
+    Whoever takes much longer than the others is marked, and so is whoever is lost; where there are more
+    workers than lines, those come first.
+    """
 
     interval = REDRAW_SECONDS
 
@@ -87,34 +114,58 @@ class Bars(Watcher):
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._first = math.nan
 
-    def show(self, progress: Progress) -> None:
-        self._live.update(self._picture(progress), refresh=True)
+    def show(self, progress: Progress, sample: Sample) -> None:
+        groups = [where.components for where in progress.workers]
+        self._live.update(self.picture(sample, groups, float(progress.asked["tol"]), self._losses(progress)))
+        self._live.refresh()
 
-    def _picture(self, progress: Progress) -> RenderableType:
+    def _losses(self, progress: Progress) -> int:
+        return progress.history.count("worker lost")
+
+    def picture(
+        self, sample: Sample, groups: Sequence[Sequence[int]], tol: float, losses: int
+    ) -> RenderableType:
+        """The lines."""
         width = self.console.width
-        head = f"{progress.phase:<11} {progress.time:6.1f} s   updates {progress.version:<6d}"
-        head += f" passes {progress.passes:<8.1f} events {progress.events}"
-        if math.isnan(self._first) and progress.residual > 0.0:
-            self._first = progress.residual
+        if math.isnan(self._first) and sample.residual > 0.0 and sample.target > 0.0:
+            self._first = sample.residual / sample.target
+        head = f"{sample.phase:<11} {duration(sample.time):<10} updates {sample.version:<7d}"
+        head += f" passes {sample.passes:<8.1f} losses {losses:<3d} events {sample.events}"
+        known = f"estimate {_short(sample.estimate):<8} certified {_short(sample.bound):<8} asked {tol:<8.2g}"
         rows = [
             _line(head, "bold"),
-            _line(f"{_residual(progress)} {_bar(self._done(progress), max(4, width - 46))}"),
+            _line(f"{known} time left {self.left}"),
+            _line(f"{_residual(sample)} {_bar(self._done(sample), max(4, width - 46))}"),
         ]
-        counts = progress.answers
-        most = max(1, *counts)
-        wide = max(len(name) for name in self.names)
-        for name, note, count in list(zip(self.names, self.notes, counts, strict=True))[:MOST_BARS]:
-            bar = _bar(count / most, max(4, width - wide - 30))
-            rows.append(_line(f"{name:<{wide}} {bar} {count:>6d} {note}", "yellow" if note else ""))
-        if len(counts) > MOST_BARS:
-            rows.append(_line(f"... and {len(counts) - MOST_BARS} more", "dim"))
+        slow = sample.slowness
+        order = sorted(range(len(groups)), key=lambda w: _rank(sample, slow, w))
+        shown = sorted(order[:MOST_BARS])
+        names = [self._name(w, len(groups)) for w in range(len(groups))]
+        wide = max((len(names[w]) for w in shown), default=0)
+        most = max(1, *sample.answers)
+        for w in shown:
+            mark, style = _mark(sample, slow, w)
+            count, rate = sample.answers[w], sample.answers[w] / max(sample.time, 1e-9)
+            bar = _bar(count / most, max(4, width - wide - 54))
+            note = " ".join(word for word in (mark, self._note(groups[w])) if word)
+            numbers = f"{count:>6d} {_rate(rate):>8}/s stale {sample.staleness[w]:<4d}"
+            rows.append(_line(f"{names[w]:<{wide}} {bar} {numbers} {note}", style))
+        if len(groups) > MOST_BARS:
+            rows.append(_line(f"... and {len(groups) - MOST_BARS} more", "dim"))
         return Group(*rows)
 
-    def _done(self, progress: Progress) -> float:
-        residual, target = progress.residual, progress.target
-        if not (residual > 0.0 and 0.0 < target < self._first):
+    def _name(self, worker: int, count: int) -> str:
+        return self.names[worker] if len(self.names) == count else f"worker {worker}"
+
+    def _note(self, components: Sequence[int]) -> str:
+        said = (self.notes[i] for i in components if i < len(self.notes))
+        return ", ".join(dict.fromkeys(note for note in said if note))
+
+    def _done(self, sample: Sample) -> float:
+        residual, target = sample.residual, sample.target
+        if not (residual > 0.0 and target > 0.0 and self._first > 1.0):
             return 0.0
-        fraction = math.log(self._first / residual) / math.log(self._first / target)
+        fraction = 1.0 - math.log(residual / target) / math.log(self._first)
         return min(1.0, max(0.0, fraction))
 
     def __enter__(self) -> Self:
@@ -133,14 +184,33 @@ class Bars(Watcher):
 def watcher(console: Console, names: Sequence[str], notes: Sequence[str], quiet: bool = False) -> Watcher:
     """The display that suits the console."""
     if quiet:
-        return Watcher(console, names, notes)
+        return Silent(console, names, notes)
     return (Bars if console.is_terminal else Lines)(console, names, notes)
 
 
-def _residual(progress: Progress) -> str:
-    residual = "-" if math.isnan(progress.residual) else f"{progress.residual:.2e}"
-    target = "-" if math.isnan(progress.target) else f"{progress.target:.2e}"
-    return f"residual {residual:>8} (target {target:>8})"
+def _rank(sample: Sample, slow: Sequence[float], worker: int) -> tuple[bool, float, int]:
+    """Who is to be seen first: the lost, then the slow, then the others in their order."""
+    return sample.states[worker] != "l", -slow[worker] if slow[worker] >= SLOW else 0.0, worker
+
+
+def _mark(sample: Sample, slow: Sequence[float], worker: int) -> tuple[str, str]:
+    if sample.states[worker] == "l":
+        return "LOST", "bold red"
+    if slow[worker] >= SLOW:
+        return f"STRAGGLER {slow[worker]:.3g}x", "yellow"
+    return ("idle", "dim") if sample.states[worker] == "i" else ("", "")
+
+
+def _residual(sample: Sample) -> str:
+    return f"residual {_short(sample.residual, 2):>8} (target {_short(sample.target, 2):>8})"
+
+
+def _short(value: float, digits: int = 1) -> str:
+    return number(value, f".{digits}e").replace("–", "-")
+
+
+def _rate(rate: float) -> str:
+    return f"{rate:.0f}" if rate >= 100.0 else f"{rate:.1f}" if rate >= 0.095 else f"{rate:.3f}"
 
 
 def _bar(fraction: float, width: int) -> str:

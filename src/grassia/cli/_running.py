@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -28,19 +29,22 @@ def run_watched(
     engine: Backend,
     quiet: bool,
     callbacks: Iterable[Callback] = (),
+    begin: Callable[..., Result] | None = None,
     **options: Any,
 ) -> Result:
     """`eigenspace`, with a display on stderr if that is a terminal, and with nothing printed if not.
 
-    Checkpoints, and whatever else a run can be told, go through `options`.
+    Checkpoints, and whatever else a run can be told, go through `options`. `begin` takes the place of
+    `eigenspace` where a run is gone on with; it is given back-end, callbacks and options by name.
     """
+    begin = begin or partial(eigenspace, components, k)
     console = Console(stderr=True, highlight=False)
     names = [f"{'block' if engine.name == 'serial' else 'worker'} {i}" for i in range(len(components))]
     silent = quiet or not console.is_terminal
     with watcher(console, names, [""] * len(names), silent) as display, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the status is told in words
         try:
-            return eigenspace(components, k, backend=engine, callbacks=[*callbacks, display], **options)
+            return begin(backend=engine, callbacks=[*callbacks, display], **options)
         except InvalidComponent as error:
             raise source.told(error) from error
 

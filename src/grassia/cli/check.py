@@ -13,7 +13,6 @@ from rich.console import Console
 
 from grassia.certificate import Certificate, Certifier
 from grassia.cli import _options as opt
-from grassia.cli._demo_report import in_words
 from grassia.cli._fitting import fitting_rows
 from grassia.cli._given import Frozen, once_certified
 from grassia.cli._inputs import engine_of, format_options, resolved_backend
@@ -22,6 +21,7 @@ from grassia.cli._outcome import FAILED, INTERRUPTED, OK, code_of
 from grassia.cli._running import check_numbers, run_watched
 from grassia.errors import InvalidInput
 from grassia.messages import Array
+from grassia.report.words import in_words
 from grassia.result import Result, Status
 
 # Stored numbers may differ from those found now by so much of the largest, beside what is uncertain of them.

@@ -15,11 +15,13 @@ from rich.console import Console
 import grassia
 from grassia import backends, geometry, solvers
 from grassia.cli import _demo_report as report
+from grassia.cli._kept import Looking, report_path
 from grassia.cli._outcome import code_of
 from grassia.cli._progress import watcher
 from grassia.errors import InvalidInput, MissingExtra
 from grassia.messages import Array
 from grassia.plotting import distance_plot, text_chart
+from grassia.report.contents import scatter_of
 from grassia.result import Result
 from grassia.run import Progress
 
@@ -52,17 +54,23 @@ def demo(
     solver: Annotated[str, typer.Option(help="nystrom (far fewer passes), grassia, power, ...")] = "grassia",
     backend: Annotated[Name, typer.Option(help="Where the workers run.")] = Name.processes,
     output: Annotated[Path, typer.Option(help="Folder for what it writes.")] = Path("grassia-demo"),
+    report_file: Annotated[
+        Path | None,
+        typer.Option("--report", metavar="FILE.html", help="The report. Default: report.html in the folder."),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the verdict only.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> int:
     """Find a leading eigenspace on local workers, one of them slow, and check the answer.
 
-    Shows progress, eigenvalues, the certificate and the distance to a dense oracle. Writes
-    report.md, distance.png (extra `plot`) and result.npz. Ends with 0 if converged.
+    Shows progress, eigenvalues, the certificate and the distance to a dense oracle. Writes report.html (to
+    be opened in a browser, also while it runs), distance.png (extra `plot`) and result.npz. Ends with 0 if
+    converged.
     """
     faults = _check(rows, features, k, workers, slow, fault or [], seed, tol)
     method = solvers.get(solver)
     output.mkdir(parents=True, exist_ok=True)
+    page = report_path(str(report_file or output / "report.html"))
     console = Console(highlight=False)
     say = Console(quiet=True) if quiet else console
     what = f"{rows} x {features} rows on {workers} workers ({backend}), {method.name}, k = {k}, tol = {tol:g}"
@@ -78,8 +86,8 @@ def demo(
     engine = _engine(backend, workers, faults, seed)
     names = [f"{'block' if backend is Name.serial else 'worker'} {i}" for i in range(workers)]
     notes = report.notes(workers, faults)
-    trace = Trace()
-    with watcher(say, names, notes, quiet) as display, warnings.catch_warnings():
+    trace, looking = Trace(), Looking(str(page), None, True, "grassia demo")
+    with watcher(say, names, notes, quiet) as display, looking, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the status is reported below, in words
         result = grassia.eigenspace(
             grassia.from_rows(X, n_components=workers),
@@ -88,7 +96,7 @@ def demo(
             backend=engine,
             tol=tol,
             rng=seed,
-            callbacks=[trace, display],
+            callbacks=[trace, *looking.callbacks, display],
         )
     times, distances = trace.distances(oracle, result)
     found = report.Demo(
@@ -112,12 +120,16 @@ def demo(
     say.print("\n[bold]Geodesic distance to the dense oracle over time[/bold]")
     say.print(chart, markup=False, soft_wrap=True)
     picture, missing = _picture(found, output / "distance.png", tol)
-    (output / "report.md").write_text(found.markdown(picture, missing), encoding="utf-8")
+    told = f"{what}. Seed {seed}. Faults: {', '.join(faults) or 'none'}."
+    scatter = scatter_of((X - X.mean(axis=0)) @ result.vectors)
+    looking.finish(result, told, scatter, names=names, notes=notes, more=found.sections(tol))
     found.save(output / "result.npz")
     if missing:
         say.print(f"no distance.png: {missing}", markup=False, soft_wrap=True)
-    files = ["report.md", *([picture] if picture else []), "result.npz"]
+    files = [*([] if report_file else [page.name]), *([picture] if picture else []), "result.npz"]
     say.print(f"written to {output}: {', '.join(files)}", soft_wrap=True)
+    if report_file:
+        say.print(f"report: {page}", markup=False, soft_wrap=True)
     style = "bold green" if result.converged else "bold red"
     console.print(found.verdict(), style=style, soft_wrap=True)
     if not result.converged:
