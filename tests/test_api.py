@@ -186,7 +186,6 @@ def test_the_run_is_told_to_the_standard_logger(problem, caplog):
     assert any("corrupt reply rejected (component 1)" in text for text in caplog.messages)
 
 
-
 def test_a_missing_extra_is_named():
     from grassia._optional import require
 
