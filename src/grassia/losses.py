@@ -27,8 +27,9 @@ class LossPolicy:
         Seconds that a component may be out of reach before the run ends with `Status.WORKER_LOST`, or, with
         "exclude", before it is left out. Default 300; none with "exclude".
     timeout : float, optional
-        Seconds after which a worker that has not answered is given up as lost. Default: never; an engine
-        notices by itself when one of its workers or nodes is gone.
+        Seconds after which a worker that has not answered is given up as lost. They count from the question:
+        let them be enough for the start of a worker and the opening of its data, too. Default: never; an
+        engine notices by itself when one of its workers or nodes is gone.
     hasten : float, optional
         With "reload", a question that has been out so many times as long as the slowest answer of its
         component (before the first one: of any) is put a second time, to a copy of the worker elsewhere; the
