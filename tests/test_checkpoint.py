@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -156,6 +157,28 @@ def test_what_was_left_out_stays_left_out(problem, tmp_path):
     assert result.stats["weights"][2] == 0.0
     A = sum(w * A for w, A in zip(result.stats["weights"], problem.components, strict=True))
     assert projection_distance(result.vectors, np.linalg.eigh(A)[1][:, -3:]) <= 1e-9
+
+
+@pytest.mark.parametrize("n", [2, 5])
+def test_a_component_lost_while_a_resumed_run_opens_is_left_out_like_any(tmp_path, n):
+    problem = heterogeneous(n=n, d=12, k=3, seed=1)
+    begun(problem, tmp_path, stop=stopped_after(5), solver="power", on_loss="exclude")
+    backend = Simulated(max_restarts=0, faults="crash:1@0")
+    with pytest.warns(grassia.ExclusionWarning):
+        result = resume(tmp_path, problem.components, backend=backend)
+    A = sum(w * A for w, A in zip(result.stats["weights"], problem.components, strict=True))
+    assert result.stats["excluded"] == [1]
+    assert result.converged
+    assert projection_distance(result.vectors, np.linalg.eigh(A)[1][:, -3:]) <= 1e-9
+
+
+def test_what_was_asked_of_a_resumed_run_holds_for_the_next(problem, tmp_path):
+    begun(problem, tmp_path, stop=stopped_after(2), solver="power")
+    stop = stopped_after(6)
+    resume(tmp_path, problem.components, on_loss="exclude", max_passes=77, callbacks=stop)
+    header = latest(tmp_path).header
+    assert header["on_loss"]["action"] == "exclude"
+    assert header["limits"]["max_passes"] == 77
 
 
 def test_a_run_that_met_its_limit_can_go_on_with_another(problem, tmp_path):
@@ -460,6 +483,8 @@ def test_a_checkpoint_of_a_later_format_is_refused(problem, tmp_path):
     for manifest in tmp_path.glob("*.json"):
         content = json.loads(manifest.read_text())
         content["grassia-checkpoint"] = 99
+        del content["sha256"]
+        content["sha256"] = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
         manifest.write_text(json.dumps(content))
     with pytest.raises(grassia.InvalidInput, match="format 99"):
         resume(tmp_path, problem.components)

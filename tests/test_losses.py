@@ -13,7 +13,7 @@ import grassia
 from grassia import LossPolicy, Status, eigenspace
 from grassia.attendance import Attendance
 from grassia.backends import Processes, Serial, Simulated, Threads
-from grassia.backends.service import Fixed, Pareto
+from grassia.backends.service import Fixed, Pareto, Uniform
 from grassia.geometry import projection_distance
 from problems import Dense, gaussian_rows, heterogeneous, leading_of_rows
 
@@ -146,6 +146,51 @@ def test_nothing_is_excluded_unasked(problem):
     with pytest.warns(UserWarning, match="WORKER_LOST"):
         result = solve(problem, Simulated(max_restarts=0, faults="crash:3@2"))
     assert result.status is Status.WORKER_LOST
+
+
+def test_a_limit_on_passes_holds_for_what_is_left_too(problem):
+    """The last certificate of a run was under way when a component had to be left out."""
+    backend = Simulated(max_restarts=0, faults="crash:1@6")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = solve(
+            problem,
+            backend,
+            solver="power",
+            tol=1e-12,
+            max_passes=6,
+            on_loss="exclude",
+            callbacks=lambda progress: progress.passes > 200,
+        )
+    assert result.status is Status.MAX_PASSES
+    assert result.stats["excluded"] == [1]
+
+
+@pytest.mark.parametrize("end", ["callback", "time limit"])
+def test_what_was_found_is_not_lost_where_a_run_ends_just_after_an_exclusion(problem, end):
+    options = {
+        "callback": {"callbacks": lambda progress: progress.phase == "opening" and progress.passes > 3},
+        "time limit": {"time_limit": 9.5},
+    }[end]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        backend = Simulated(max_restarts=0, faults="crash:1@8")
+        result = solve(problem, backend, solver="power", tol=1e-13, on_loss="exclude", **options)
+    assert result.status in (Status.INTERRUPTED, Status.TIME_LIMIT)
+    assert result.stats["excluded"] == [1]
+    assert projection_distance(result.vectors, problem.leading(2)) < 0.5  # that of a random start is near one
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_nobody_is_given_up_for_a_question_that_an_exclusion_has_ended(problem, seed):
+    service, faults = Uniform(3.0, 13.0), f"crash:1@{2 + seed % 4}"
+    backend = Simulated(service, workers=2, seed=seed, max_restarts=0, faults=faults)
+    policy = LossPolicy("exclude", timeout=15.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = solve(problem, backend, solver="power", on_loss=policy)
+    assert not [event for event in result.history.events if "no answer" in event.text]
+    assert result.converged
 
 
 # -- wait, and patience ---------------------------------------------------------------------------
@@ -282,6 +327,42 @@ def test_a_worker_that_dies_while_its_copy_is_at_work_is_not_missed(problem):
     assert result.converged
     assert events(result, "worker lost") == []
     assert 1 in [event.component for event in events(result, "worker replaced")]
+
+
+class OpensOnce:
+    """A shard whose second opening fails."""
+
+    def __init__(self, rows):
+        self.rows, self.opened = rows, 0
+
+    def open(self):
+        self.opened += 1
+        if self.opened == 2:
+            raise OSError("the file is not there")
+        return grassia.RowsComponent(self.rows)
+
+
+@pytest.mark.parametrize("solver", ["power", "krylov", "grassia"])
+@pytest.mark.parametrize("crash", [False, True], ids=["slow", "slow, and dies"])
+def test_a_copy_that_fails_leaves_everything_as_it_was(solver, crash):
+    rng = np.random.default_rng(1)
+    scales = np.r_[5.0, 4.0, np.ones(8)]
+    shards = [rng.standard_normal((50, 10)) * scales + 8.0 * rng.standard_normal(10) for _ in range(4)]
+    first = OpensOnce(shards[0])
+    late = EARLY.get(solver, 3)
+    faults = [f"delay:0:400@{late}"] + ([f"crash:0@{late}"] if crash else [])
+    result = eigenspace(
+        [first, *grassia.from_rows(shards[1:])],
+        2,
+        solver=solver,
+        backend=Simulated(workers=2, faults=faults),
+        on_loss=LossPolicy(hasten=2.0, hasten_after=3.0),
+        max_passes=50_000,
+        rng=0,
+    )
+    assert first.opened >= 2
+    assert result.converged
+    assert projection_distance(result.vectors, leading_of_rows(np.vstack(shards), 2)) <= 1e-6
 
 
 def test_nobody_is_hastened_who_takes_as_long_as_ever(problem):

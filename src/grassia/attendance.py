@@ -66,9 +66,9 @@ class Attendance:
         self._count_absent()
 
     def forget(self, components: Iterable[int]) -> None:
-        """They are no longer part of the problem."""
-        listed = list(components)
-        self._absent[listed] = self._since[listed] = math.inf
+        """They are no longer part of the problem; nor is anybody waited for who is out."""
+        self._absent[list(components)] = math.inf
+        self._since[:] = math.inf
         self._count_absent()
 
     def _count_absent(self) -> None:

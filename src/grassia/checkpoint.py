@@ -236,12 +236,12 @@ def _read(manifest: Path) -> Found:
         raise _Damaged(f"{manifest} is damaged: it is no JSON ({error})") from error
     if not isinstance(header, dict) or "grassia-checkpoint" not in header:
         raise _Damaged(f"{manifest} is damaged: it is no manifest of a checkpoint")
+    if header.pop("sha256", None) != _digest(header):
+        raise _Damaged(f"{manifest} is damaged: its checksum does not match")
     if header["grassia-checkpoint"] != FORMAT:
         raise InvalidInput(
             f"{manifest} is of format {header['grassia-checkpoint']}; this version of grassia reads {FORMAT}."
         )
-    if header.pop("sha256", None) != _digest(header):
-        raise _Damaged(f"{manifest} is damaged: its checksum does not match")
     arrays_at = manifest.parent / str(header["arrays"]["file"])
     try:
         if _digest_of(arrays_at) != header["arrays"]["sha256"]:

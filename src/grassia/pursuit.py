@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from grassia import geometry
 from grassia.certificate import Certificate, Certifier, Outcome
 from grassia.consistent import Course, Sweep
 from grassia.convergence import Proposals, better
@@ -115,6 +116,11 @@ class Pursuit:
         self._claimed: Array | None = None
         self._early: EarlyProbe | None = None
         self._outcome: Outcome | None = None
+
+    @property
+    def excluded(self) -> list[int]:
+        """The components that are not part of the problem any more."""
+        return [component for component in range(self.components) if component not in self._place]
 
     @property
     def updates(self) -> int:
@@ -437,6 +443,11 @@ class Pursuit:
             stats=stats,
         )
 
+    @property
+    def has_answer(self) -> bool:
+        """Whether there is anything to give, however good."""
+        return self.problem is not None or bool(self.excluded) or self._resumed is not None
+
     def _fallback(self) -> Array:
         if self._best is not None:
             return self._best[1]
@@ -444,6 +455,10 @@ class Pursuit:
             return self.solver.subspace(self.state)
         if self.problem is not None:
             return self._start
+        known = self.v0 if self._resumed is None else self._resumed.iterate(self.solver)
+        if (self.excluded or self._resumed is not None) and known is not None:
+            # It was found before the components were opened anew.
+            return np.asarray(geometry.polar(known[:, : self.k]))
         raise GrassiaError(
             f"the run ended ({self.status and self.status.name}) before every component was opened, "
             "so there is no answer yet. Allow more time, or check the workers."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -151,4 +151,5 @@ def _again(header: dict[str, Any], server: Server, engine: Backend) -> dict[str,
     """The header of the checkpoints to come."""
     of_the_moment = ("tree", "arrays", "seconds", "grassia-checkpoint")
     kept = {name: value for name, value in header.items() if name not in of_the_moment}
-    return {**kept, "tol": server.tol, "backend": engine.name, "groups": engine.groups}
+    now = {"tol": server.tol, "limits": asdict(server.limits), "on_loss": asdict(server.policy)}
+    return {**kept, **now, "backend": engine.name, "groups": engine.groups}

@@ -208,7 +208,7 @@ def run(
                     if keeper is not None:
                         keeper.turn(server)
     except KeyboardInterrupt:
-        if server.problem is None:
+        if not server.has_answer:
             raise  # nothing was opened yet: there is nothing to give
         log.warning("interrupted; giving the best iterate so far")
         _stop(server, Status.INTERRUPTED, recorder)

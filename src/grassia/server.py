@@ -173,6 +173,7 @@ class Server(Pursuit):
                 continue
             if task is not None:
                 self.withdrawn += 1
+                self._attendance.back(out.component, self.now, answered=False)
                 yield self._sent(replace(task, instead=out.id))
 
     def renew(self, task: Task) -> Task:
@@ -414,11 +415,6 @@ class Server(Pursuit):
     # -- leaving out ------------------------------------------------------------------------------
 
     @property
-    def excluded(self) -> list[int]:
-        """The components that are not part of the problem any more."""
-        return [component for component in range(self.components) if component not in self._place]
-
-    @property
     def weights(self) -> Array | None:
         """The weights of the problem that is solved: zero for what was left out. None before the start."""
         if self.problem is None:
@@ -440,7 +436,9 @@ class Server(Pursuit):
         if self.state is not None and self.solver.residual(self.state) is not None:
             W, beside = self.solver.subspace(self.state), self.solver.beside(self.state)
             self.v0 = W if beside is None else np.hstack([W, beside])
-        self._earlier_updates = self.updates
+        if self._resumed is not None:  # of another problem; what it had found is a start for this one
+            self.v0, self._resumed = self._resumed.iterate(self.solver), None
+        self._earlier_updates, self._ending = self.updates, None
         self._attendance.forget(leaving)
         self._schedule.leave_out(leaving)
         self._informed[:] = False

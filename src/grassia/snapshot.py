@@ -18,6 +18,7 @@ from grassia.errors import InvalidInput
 from grassia.messages import Array
 from grassia.result import History
 from grassia.server import CERTIFYING, PREPARING, SOLVING, Server
+from grassia.solvers.base import Solver
 
 log = logging.getLogger("grassia")
 
@@ -110,6 +111,13 @@ class Snapshot:
             counts=server._moments.counts,
             traces=server._moments.traces,
         )
+
+    def iterate(self, solver: Solver[Any]) -> Array | None:
+        """The iterate of that moment, if there was one worth having."""
+        state = self.values["state"]
+        if state is None or solver.residual(state) is None:
+            return None
+        return solver.subspace(state)
 
     def hand_to(self, server: Server) -> None:
         """Have a server that was just made go on from here once its components are open."""

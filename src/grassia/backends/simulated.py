@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,8 @@ from grassia.errors import InvalidInput
 from grassia.faults import Plan, answer
 from grassia.messages import Array, Failure, Lost, Message, Restored, Task
 from grassia.worker import Loader, Worker
+
+log = logging.getLogger("grassia")
 
 
 class Simulated(Backend):
@@ -135,7 +138,7 @@ class Simulated(Backend):
         """Stop working on a task; whatever time it took so far is lost."""
         site.queue = deque(task for task in site.queue if task.id != number)
         if site.busy and site.current == number:
-            site.busy, site.current, site.copy = False, None, None
+            site.busy, site.current, site.copy, site.dead = False, None, None, False
 
     def _complete(self, site: _Site, task: Task, plan: Plan, seconds: float) -> list[Message]:
         if site.current != task.id:
@@ -166,8 +169,9 @@ class Simulated(Backend):
         if site.current != task.id:
             return []  # dropped before it could do harm
         if site.copy is not None:
+            site.dead = True
             return []  # it goes on in its place
-        site.current = None
+        site.current, site.dead = None, False
         # It stays busy until it is restored: what is sent to it meanwhile waits.
         site.worker = Worker(site.loaders)
         site.queue.clear()
@@ -199,21 +203,26 @@ class Simulated(Backend):
         """A copy has the answer before the worker itself, and is it from now on; faults spare it."""
         if site.copy is not copy:
             return []
-        site.worker, site.clockwork = copy.worker, copy.clockwork
-        site.busy, site.current, site.copy = False, None, None
         try:
             reply = replace(copy.worker.handle(task), elapsed=seconds, moved=True)
         except Exception as error:
-            return [Failure(task.id, task.component, error)]
-        finally:
-            self._begin(site)
+            site.copy = None  # the worker itself may do better
+            return self._crash(site, task) if site.dead else self._nothing(error)
+        site.worker, site.clockwork = copy.worker, copy.clockwork
+        site.busy, site.current, site.copy, site.dead = False, None, None, False
+        self._begin(site)
         return [reply]
+
+    @staticmethod
+    def _nothing(error: Exception) -> list[Message]:
+        log.info("a copy of a worker failed: %r", error)
+        return []
 
     def replace(self, component: int, reason: str) -> bool:
         site = self._sites[self._owner[component]]
         site.worker = Worker(site.loaders)
         site.queue.clear()
-        site.busy, site.current, site.copy = True, None, None
+        site.busy, site.current, site.copy, site.dead = True, None, None, False
         lost = Lost(tuple(site.loaders), reason)
         self._at(self._clock, lambda: [lost])
         self._at(self._clock + self.restart_time, lambda: self._restore(site))
@@ -267,6 +276,7 @@ class _Site:
         self.current: int | None = None  # the number of the task it works on
         self.task: Task | None = None  # the last it began
         self.copy: _Site | None = None  # one elsewhere that works on the same
+        self.dead = False  # it crashed while its copy was at work
         self.copies = 0
         self.crashes = 0
         self.link_free = 0.0

@@ -158,10 +158,6 @@ class Canvas:
             b = places[n] if n == len(taken) - 1 else (places[n] + places[n + 1]) / 2
             self.parts.append(hit(a, top, max(b - a, 1.0), height, tips[i]))
 
-    def text(self, x: float, y: float, text: str, anchor: str = "middle", kind: str = "") -> None:
-        """A word at two numbers."""
-        self._text(self.px(x), self.py(y), text, anchor, kind)
-
     def _text(self, x: float, y: float, text: str, anchor: str, kind: str = "") -> None:
         if text:
             more = f' class="{kind}"' if kind else ""

@@ -36,7 +36,7 @@ class Scatter:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Something more to show under a heading: HTML that was made by `grassia.report.page`."""
+    """Something more to show under a heading: HTML, made by `grassia.report.parts` and `figures`."""
 
     title: str
     html: str

@@ -12,7 +12,7 @@ from grassia.data.loaders import size_text
 from grassia.report import figures, timeline
 from grassia.report.charts import legend
 from grassia.report.citing import bibtex, sentence
-from grassia.report.contents import Contents, Section
+from grassia.report.contents import Contents
 from grassia.report.forecast import SLOW, slowness
 from grassia.report.parts import NARROW, facts, figure, table
 from grassia.report.sample import forecast
@@ -222,8 +222,3 @@ def _cite() -> str:
         f"<p>If this served you, please cite the paper and the software.</p><p>{escape(sentence())}</p>"
         f"<pre>{escape(bibtex())}</pre>"
     )
-
-
-def section_of(title: str, *parts: str) -> Section:
-    """A section of one's own, of parts that `grassia.report.parts` and `figures` made."""
-    return Section(title, "".join(parts))
