@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import signal
 
 import numpy as np
 import pytest
@@ -234,3 +235,21 @@ def test_a_solver_with_a_floor_says_that_it_did_not_converge(problem, name):
     assert not result.converged
     assert result.status in (grassia.Status.STALLED, grassia.Status.MAX_PASSES)
     assert projection_distance(result.vectors, problem.leading(3)) <= result.certificate.sin_theta.value
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # that is the point
+def test_a_ctrl_c_whose_exception_was_swallowed_is_not_lost(problem):
+    """Python drops what is raised in a finaliser; the run must end all the same."""
+
+    class Finaliser:
+        def __del__(self):
+            signal.raise_signal(signal.SIGINT)
+
+    def drop(progress):
+        if progress.version == 3:
+            Finaliser()
+        return progress.version > 300
+
+    result = eigenspace(problem.components, 3, solver="power", tol=1e-15, callbacks=drop, rng=0)
+    assert result.status is grassia.Status.INTERRUPTED
+    assert result.stats["updates"] < 10

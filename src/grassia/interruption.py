@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
-__all__ = ["Deferred", "Withdrawn", "checker", "watching"]
+__all__ = ["Interrupts", "Withdrawn", "checker", "watching"]
 
 _local = threading.local()
 
@@ -52,10 +52,12 @@ def checker() -> Callable[[], None]:
     return check
 
 
-class Deferred:
-    """Inside `with`, a first Ctrl-C waits until the end of the block; a second one does not.
+class Interrupts:
+    """Ctrl-C during a run: not in the middle of a step, and never lost.
 
-    Of use in the main thread, to which signals come; elsewhere it does nothing.
+    Between `with self` and its end, a first Ctrl-C inside a `held` block waits until the end of the block; a
+    second one does not. An exception that was swallowed, as Python does in a finaliser, is raised again at
+    the end of the next block. Of use in the main thread, to which signals come; elsewhere it does nothing.
 
     Attributes
     ----------
@@ -64,30 +66,24 @@ class Deferred:
 
     Examples
     --------
-    >>> whole = Deferred()
-    >>> with whole:
+    >>> interrupts = Interrupts()
+    >>> with interrupts, interrupts.held():
     ...     pass
-    >>> whole.broken
+    >>> interrupts.broken
     False
     """
 
     def __init__(self) -> None:
         self.broken = False
         self._before: Any = None
-        self._asked = False
+        self._held = self._asked = False
 
     def __enter__(self) -> None:
-        self._asked, self._before = False, None
         if threading.current_thread() is threading.main_thread():
             handler = signal.getsignal(signal.SIGINT)
             if callable(handler):  # one that was set aside, or is not Python's, is left alone
                 self._before = handler
                 signal.signal(signal.SIGINT, self._take)
-
-    def _take(self, number: int, frame: FrameType | None) -> None:
-        if self._asked:
-            self._before(number, frame)
-        self._asked = True
 
     def __exit__(
         self,
@@ -95,9 +91,29 @@ class Deferred:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.broken |= error is not None
-        if self._before is None:
-            return
-        signal.signal(signal.SIGINT, self._before)
-        if self._asked and error is None:
-            self._before(signal.SIGINT, None)
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        waits = self._held and not self._asked
+        self._asked = True
+        if not waits:
+            self._pass_on(number, frame)
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        self._before(number, frame)
+        self._asked = False  # the user's own handler saw to it, and the run goes on
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """A block that a first Ctrl-C does not end."""
+        self._held = True
+        try:
+            yield
+        except BaseException:
+            self.broken = True
+            raise
+        finally:
+            self._held = False
+        if self._asked:
+            self._pass_on(signal.SIGINT, None)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from grassia.backends.base import Backend
 from grassia.certificate import Certificate
 from grassia.checkpoint import Keeper
-from grassia.interruption import Deferred
+from grassia.interruption import Interrupts
 from grassia.messages import Array, Lost
 from grassia.record import Recorder
 from grassia.result import History, Result, Status
@@ -183,15 +183,15 @@ def run(
     if hasattr(backend, "renew"):
         backend.renew = server.renew
     given_up: list[Lost] = []
-    whole = Deferred()  # an interrupt must not leave the server in the middle of a step
+    interrupts = Interrupts()  # an interrupt must not leave the server in the middle of a step
     try:
-        with backend:
-            with whole:
+        with backend, interrupts:
+            with interrupts.held():
                 for task in server.due():
                     backend.send(task)
             while server.status is None:
                 messages = [*backend.receive(_patience(server, backend)), *given_up]
-                with whole:
+                with interrupts.held():
                     now = backend.now()
                     happened = server.tell(messages, now)
                     if recorder is not None and happened:
@@ -199,7 +199,7 @@ def run(
                     _mind_the_clock(server, clock, now, recorder)
                 if sum(hook(progress) is True for hook in hooks):  # every hook is called
                     _stop(server, Status.INTERRUPTED, recorder)
-                with whole:
+                with interrupts.held():
                     given_up = _mind_the_slow(server, backend)
                     for task in server.due():
                         backend.send(task)
@@ -214,7 +214,7 @@ def run(
         _stop(server, Status.INTERRUPTED, recorder)
     if recorder is not None:
         recorder.end(server)
-    if keeper is not None and not whole.broken:
+    if keeper is not None and not interrupts.broken:
         keeper.write(server)
     result = server.result(statistics(server, backend))
     for hook in hooks:
