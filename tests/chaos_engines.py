@@ -27,8 +27,6 @@ MEND_SECONDS = 60.0
 class Cluster(ABC):
     """What chaos is done to. `stopped` are the processes that were stopped for ever."""
 
-    has_nodes = True
-
     def __init__(self) -> None:
         self.stopped: set[int] = set()
 
@@ -39,14 +37,6 @@ class Cluster(ABC):
     @abstractmethod
     def workers(self) -> list[int]:
         """The processes that hold components now."""
-
-    def lose_node(self) -> str:
-        """One node is gone at once, as by a power cut; its address."""
-        raise NotImplementedError
-
-    def add_node(self, address: str | None = None) -> None:
-        """A node comes: one that was there before, or one with a new address."""
-        raise NotImplementedError
 
     @abstractmethod
     def mend(self) -> None:
@@ -61,6 +51,18 @@ class Cluster(ABC):
         self.stopped.clear()
 
 
+class OfNodes(Cluster):
+    """One whose nodes may come and go."""
+
+    @abstractmethod
+    def lose_node(self) -> str:
+        """One node is gone at once, as by a power cut; its address."""
+
+    @abstractmethod
+    def add_node(self, address: str | None = None) -> None:
+        """A node comes: one that was there before, or one with a new address."""
+
+
 def signalled(pid: int, number: int) -> bool:
     """Send a signal; False: the process is gone."""
     with suppress(ProcessLookupError):
@@ -71,8 +73,6 @@ def signalled(pid: int, number: int) -> bool:
 
 class Local(Cluster):
     """Processes of the run itself, which the back-end restarts."""
-
-    has_nodes = False
 
     def __init__(self, kind: type[Backend] = Processes) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class Local(Cluster):
         self.end_stopped()
 
 
-class OnRay(Cluster):
+class OnRay(OfNodes):
     """A head, which is spared, and one more node; two CPUs each."""
 
     HOME = "127.0.0.2"
@@ -164,7 +164,7 @@ class OnRay(Cluster):
         self.ray.shutdown()
 
 
-class OnDask(Cluster):
+class OnDask(OfNodes):
     """A scheduler, which is spared, and three nodes: a nanny and its worker each."""
 
     HOMES = ("127.0.0.2", "127.0.0.3", "127.0.0.4")

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import pty
 import re
-import select
 import signal
-import struct
 import subprocess
 import sys
-import termios
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import grassia
+from terminal import Terminal
 
 SMALL = ["--rows", "600", "--features", "20", "-k", "2"]
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -211,55 +206,8 @@ def test_the_library_does_not_import_the_command_line():
     assert done.stdout.strip() == "[]"
 
 
-class Terminal:
-    """A run of the demo in a pseudo-terminal of 80 columns."""
-
-    def __init__(self, *arguments: str, cwd: Path) -> None:
-        ours, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-        environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES", "NO_COLOR")}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "grassia", "demo", *arguments],
-            cwd=cwd,
-            env={**environment, "TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8"},
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            start_new_session=True,
-        )
-        os.close(theirs)
-        self._ours = ours
-        self._seen = b""
-
-    @property
-    def text(self) -> str:
-        return self._seen.decode("utf-8", errors="replace")
-
-    def read(self, until: str | None = None, seconds: float = 60.0) -> str:
-        """Read until a text was shown, or to the end."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and (until is None or until not in self.text):
-            if not select.select([self._ours], [], [], 0.1)[0]:
-                continue
-            try:
-                chunk = os.read(self._ours, 65536)
-            except OSError:  # the other end is closed: Linux says so with an error
-                break
-            if not chunk:
-                break
-            self._seen += chunk
-        return self.text
-
-    def close(self) -> int:
-        try:
-            return self.process.wait(timeout=30)
-        finally:
-            self.process.kill()
-            os.close(self._ours)
-
-
 def test_on_a_terminal_nothing_is_wider_than_80_columns_and_the_progress_is_wiped(tmp_path):
-    terminal = Terminal(*SMALL, "--rows", "20000", "--fault", "crash:2@9", cwd=tmp_path)
+    terminal = Terminal("demo", *SMALL, "--rows", "20000", "--fault", "crash:2@9", cwd=tmp_path)
     text = terminal.read()
     assert terminal.close() == 0
     lines = re.split(r"[\r\n]+", ESCAPE.sub("", text))
@@ -275,7 +223,7 @@ def test_on_a_terminal_nothing_is_wider_than_80_columns_and_the_progress_is_wipe
 
 def test_an_interrupt_ends_the_run_with_code_130_and_leaves_a_report(tmp_path):
     size = ["--rows", "4000", "--features", "60", "--tol", "1e-12"]
-    terminal = Terminal(*size, "--slow", "1", "--fault", "delay:*:300ms", cwd=tmp_path)
+    terminal = Terminal("demo", *size, "--slow", "1", "--fault", "delay:*:300ms", cwd=tmp_path)
     terminal.read(until="solving")
     os.kill(terminal.process.pid, signal.SIGINT)
     text = terminal.read()

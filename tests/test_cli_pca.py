@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import pty
-import select
 import signal
-import subprocess
-import sys
-import time
 import zipfile
 from pathlib import Path
 
@@ -21,6 +16,7 @@ from sklearn.decomposition import PCA
 
 import grassia
 from grassia.cli import main
+from terminal import Terminal
 
 K = 3
 NAMES = ["a", "b", "c", "d", "e", "f"]
@@ -356,46 +352,11 @@ def test_quiet_is_one_line_and_otherwise_variances_and_files_are_told(X, oracle,
     assert err == ""
 
 
-class Terminal:
-    """A command whose stderr is a terminal."""
-
-    def __init__(self, *arguments: str) -> None:
-        self._ours, theirs = pty.openpty()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "grassia", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=theirs,
-            env={**os.environ, "TERM": "xterm", "PYTHONIOENCODING": "utf-8"},
-            start_new_session=True,
-        )
-        os.close(theirs)
-        self.seen = ""
-
-    def read(self, until: str | None = None, seconds: float = 60.0) -> str:
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and (until is None or until not in self.seen):
-            if not select.select([self._ours], [], [], 0.1)[0]:
-                continue
-            try:
-                chunk = os.read(self._ours, 65536)
-            except OSError:  # closed at the other end
-                break
-            self.seen += chunk.decode("utf-8", "replace")
-        return self.seen
-
-    def close(self) -> int:
-        try:
-            return self.process.wait(timeout=30)
-        finally:
-            self.process.kill()
-            os.close(self._ours)
-
-
 def test_progress_is_shown_on_a_terminal_and_an_interrupt_leaves_no_half_of_a_model(folder):
     rng = np.random.default_rng(0)
     np.save("x.npy", rng.standard_normal((20_000, 300)))  # no gap: it would go on for long
     slow = ["--solver", "oja", "--tol", "1e-12", "--workers", "2", "--backend", "threads"]
-    terminal = Terminal("pca", "x.npy", "-k", "5", *slow, "-o", "m")
+    terminal = Terminal("pca", "x.npy", "-k", "5", *slow, "-o", "m", stdout_too=False)
     assert "solving" in terminal.read(until="solving")
     os.kill(terminal.process.pid, signal.SIGINT)
     text = terminal.read()

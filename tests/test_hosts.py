@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from conftest import eventually
+from conftest import eventually, unavailable
 from grassia import geometry
 from hosts import Host, hosts, why_not
 
@@ -154,7 +154,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """One for all tests of an engine: to start it takes longer than most of them."""
     pytest.importorskip("ray" if request.param is OnRay else "distributed")
     if (reason := why_not()) is not None:
-        pytest.skip(reason)
+        unavailable(reason)
     with hosts(5) as machines:
         made = request.param(machines)
         made.start()
@@ -372,7 +372,7 @@ SPREAD = {"num_cpus": 1, "scheduling_strategy": "SPREAD"}  # one of three actors
 @pytest.fixture
 def machines() -> Iterator[list[Host]]:
     if (reason := why_not()) is not None:
-        pytest.skip(reason)
+        unavailable(reason)
     with hosts(2) as made:
         yield made
 

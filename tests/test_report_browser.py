@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import grassia
+from conftest import unavailable
 from grassia import backends
 from grassia.report import Live, Watch, write
 
@@ -30,7 +31,7 @@ def open_browser(width: int, folder: Path, scripts: bool = True):
     binary = next(filter(None, map(shutil.which, BROWSERS)), None)
     driver = shutil.which("chromedriver")
     if binary is None or driver is None:
-        pytest.skip("there is no Chromium with its driver")
+        unavailable("there is no Chromium with its driver")
     options = webdriver.ChromeOptions()
     options.binary_location = binary
     for argument in [*ARGUMENTS.split(), f"--user-data-dir={folder}"]:
