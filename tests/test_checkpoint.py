@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from scipy.sparse.linalg import aslinearoperator
 
 import grassia
 from conftest import ENGINES, dask_client, eventually, ray_cluster
@@ -436,14 +437,33 @@ def test_other_data_than_those_of_the_run_are_refused(tmp_path):
     eigenspace(shards, 3, solver="power", checkpoint=plan, callbacks=stopped_after(4), rng=0)
     for other, words in (
         (grassia.from_rows(X[::-1], n_components=4), "component 0 is not that of the checkpoint"),
-        (grassia.from_rows(X[:-1], n_components=4), "rows were"),
-        (grassia.from_rows(X[:, :-1], n_components=4), "total variance were|features"),
+        (grassia.from_rows(X[:-1], n_components=4), "rows was"),
+        (grassia.from_rows(X[:, :-1], n_components=4), "is not that of the checkpoint|features"),
         (grassia.from_rows(X, n_components=3), "4 components; got 3"),
         (grassia.from_rows(X, n_components=5), "4 components; got 5"),
     ):
         with pytest.raises(grassia.InvalidInput, match=words):
             resume(tmp_path, other)
     assert resume(tmp_path, shards).converged
+
+
+@pytest.mark.parametrize("solver", ["covariance", "nystrom", "power"])
+def test_other_data_with_the_same_sizes_and_traces_are_refused_too(tmp_path, solver):
+    X = gaussian_rows(300, 15, 3, seed=3)
+    A = [X[i::3].T @ X[i::3] for i in range(3)]
+    hidden = [aslinearoperator(M) for M in A]  # of which no trace is known
+    turned = [aslinearoperator(M[::-1, ::-1].copy()) for M in A]
+    cases = {
+        "columns": (grassia.from_rows(X, n_components=3), grassia.from_rows(X[:, ::-1], n_components=3)),
+        "mean": (grassia.from_rows(X, n_components=3), grassia.from_rows(X + 1.0, n_components=3)),
+        "operators": (hidden, turned),
+    }
+    for name, (mine, other) in cases.items():
+        plan = Checkpoint(tmp_path / name, updates=1)
+        eigenspace(mine, 3, solver=solver, checkpoint=plan, callbacks=stopped_after(1.4), rng=0)
+        with pytest.raises(grassia.InvalidInput, match="is not that of the checkpoint"):
+            resume(tmp_path / name, other)
+        assert resume(tmp_path / name, mine).converged
 
 
 def test_a_folder_with_a_run_in_it_is_not_written_over(problem, tmp_path):

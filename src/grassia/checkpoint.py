@@ -29,7 +29,7 @@ from grassia.snapshot import Snapshot
 
 log = logging.getLogger("grassia")
 
-FORMAT = 1
+FORMAT = 1  # raised when an older reader would misread what is written
 SHARE = 10.0  # a checkpoint that took t seconds is followed by at least so many t without one
 
 

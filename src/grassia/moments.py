@@ -13,6 +13,8 @@ import numpy as np
 from grassia.errors import InvalidComponent, InvalidInput
 from grassia.messages import Array, Scalar
 
+SKETCH = ("sketch_length", "sketch_along", "sketch_mean", "sketch_aside")
+
 
 class PooledMoments:
     """Sums over components, added in any order.
@@ -33,6 +35,7 @@ class PooledMoments:
         self.counts = np.full(n, np.nan)
         self.traces = np.full(n, np.nan)
         self._noises = np.zeros(n)
+        self.sketches = np.full((n, len(SKETCH)), np.nan)
         self._seen = np.zeros(n, dtype=bool)
         self._positive = True
         self.single = True  # whether every component can multiply in single precision
@@ -64,6 +67,7 @@ class PooledMoments:
         self.counts[i] = np.nan if count is None else float(count)
         self.traces[i] = np.nan if trace is None else float(trace)
         self._noises[i] = float(scalars.get("noise") or 0.0)
+        self.sketches[i] = [float(scalars.get(name, np.nan) or 0.0) for name in SKETCH]
         self._positive &= bool(scalars["positive"])
         self.single &= bool(scalars.get("single"))
         mean = arrays.get("mean")

@@ -75,8 +75,8 @@ class Snapshot:
         The sweeps under way.
     seconds : float
         How long the run had taken.
-    counts, traces : ndarray
-        What tells the data from others.
+    counts, traces, sketches : ndarray
+        What tells the data from others: a component's rows, its trace, and how it sees one random vector.
     """
 
     values: dict[str, Any]
@@ -91,6 +91,7 @@ class Snapshot:
     seconds: float
     counts: Array
     traces: Array
+    sketches: Array
 
     @classmethod
     def of(cls, server: Server) -> Snapshot | None:
@@ -110,6 +111,7 @@ class Snapshot:
             seconds=server.now,
             counts=server._moments.counts,
             traces=server._moments.traces,
+            sketches=server._moments.sketches,
         )
 
     def iterate(self, solver: Solver[Any]) -> Array | None:
@@ -155,16 +157,21 @@ class Snapshot:
 
     def _same_data(self, server: Server) -> None:
         """Refuse other data than those of the checkpoint."""
-        for what, then, now in (
-            ("rows", self.counts, server._moments.counts),
-            ("total variance", self.traces, server._moments.traces),
+        moments = server._moments
+        for what, then, now, off in (
+            ("rows", self.counts, moments.counts, 0.0),
+            ("total variance", self.traces, moments.traces, 0.0),
+            ("product with a random vector", self.sketches[:, 0], moments.sketches[:, 0], 0.0),
+            ("product's direction", self.sketches[:, 1], moments.sketches[:, 1], 1e-6),
+            ("mean", self.sketches[:, 2], moments.sketches[:, 2], 0.0),
+            ("mean's direction", self.sketches[:, 3], moments.sketches[:, 3], 1e-6),
         ):
-            same = np.isclose(then, now, rtol=1e-9, atol=0.0, equal_nan=True)
+            same = np.isclose(then, now, rtol=1e-7, atol=off, equal_nan=True)
             if not same.all():
                 place = int(np.flatnonzero(~same)[0])
                 raise InvalidInput(
-                    f"component {self.members[place]} is not that of the checkpoint: its {what} were "
-                    f"{then[place]:.10g} and are {now[place]:.10g}. Resume with the same data, in order."
+                    f"component {self.members[place]} is not that of the checkpoint: its {what} was "
+                    f"{then[place]:.10g} and is {now[place]:.10g}. Resume with the same data, in order."
                 )
         held = None if server.problem is None else server.problem.d
         known = len(self.values["_start"])

@@ -124,7 +124,7 @@ class InSingle(Component):
 
 @procedure("open")
 def open_component(component: Component, cache: Cache, query: Query) -> Answer:
-    """Check the data and report its moments, in one read."""
+    """Check the data and report its moments, in one read; where it is asked for, a sketch in one more."""
     moments = component.moments()
     arrays: dict[str, Array] = {}
     if moments.mean is not None:
@@ -137,7 +137,24 @@ def open_component(component: Component, cache: Cache, query: Query) -> Answer:
         "noise": float(moments.noise),
         "single": bool(moments.single),
     }
+    if query.options.get("sketch"):
+        scalars.update(sketch_of(component, moments))
     return arrays, scalars
+
+
+def sketch_of(component: Component, moments: Moments) -> dict[str, Scalar]:
+    """A few numbers by which a component can be told from another: how it sees one fixed random vector."""
+    g = np.random.default_rng(0).standard_normal((moments.n_features, 1))
+    g /= np.linalg.norm(g)
+    if moments.mean is not None:
+        component.recenter(moments.mean)  # it may have been told another one in an earlier run
+    image = finite_product(component, g)
+    length = float(np.linalg.norm(image))
+    along = float(np.sum(g * image)) / length if length > 0.0 else 0.0
+    mean = np.zeros(1) if moments.mean is None else np.asarray(moments.mean, dtype=np.float64)
+    size = float(np.linalg.norm(mean))
+    aside = float(mean @ g.ravel()) / size if size > 0.0 else 0.0
+    return {"sketch_length": length, "sketch_along": along, "sketch_mean": size, "sketch_aside": aside}
 
 
 @procedure("apply")

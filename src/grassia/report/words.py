@@ -42,7 +42,8 @@ def in_words(certificate: Certificate | None, *, goes_on: bool = False) -> list[
     if ratio is not None and certificate.total is not None:
         captured += f" of {certificate.total:.6g} ({100 * ratio:.2f} %)"
     said.append(f"{captured}; the best {k}-space captures no less.")
-    said.append(f"It took {certificate.sweeps} sweeps in which every worker saw the same iterate.")
+    sweeps = "one sweep" if certificate.sweeps == 1 else f"{certificate.sweeps} sweeps"
+    said.append(f"It took {sweeps} in which every worker saw the same iterate.")
     return said
 
 
