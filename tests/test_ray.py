@@ -8,12 +8,15 @@ from __future__ import annotations
 import importlib
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import textwrap
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -349,7 +352,7 @@ def test_what_no_node_could_give_is_refused_at_the_start(engine, options):
 def test_actors_that_find_no_room_are_complained_about_in_time(engine):
     backend = engine(3, num_cpus=2, patience=4.0)
     backend.start(loaders(3))
-    words = r"3 actors with CPU 2 each; [123] of them were not started in 4 s; it has 1 x \(CPU 4\)"
+    words = r"3 actors with CPU 2 each; [123] of them were not started in 4 s; it has 1 x \(CPU 4\), of which CPU [0-4] is free"
     with pytest.raises(InvalidInput, match=words):  # noqa: PT012
         for _ in range(60):
             backend.receive(0.5)
@@ -554,6 +557,15 @@ def test_bad_rows_in_the_store_are_reported_with_their_place():
 # ------------------------------------------------------------------------------------- several nodes
 
 
+def offspring(parent: int) -> list[int]:
+    """The processes that a process has started, and those that these have."""
+    try:
+        started = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    except OSError:
+        return []
+    return [pid for child in map(int, started) for pid in (child, *offspring(child))]
+
+
 class Nodes:
     """Nodes that join the cluster of the session, as processes of this machine, and leave it."""
 
@@ -569,7 +581,13 @@ class Nodes:
         return str(self.there[address].node_id)
 
     def kill(self, address: str) -> None:
-        self._cluster.remove_node(self.there.pop(address), allow_graceful=False)
+        """As a machine that has lost its power: nothing on it answers any more."""
+        node = self.there.pop(address)
+        processes = [pid for raylet in node.all_processes["raylet"] for pid in offspring(raylet.process.pid)]
+        self._cluster.remove_node(node, allow_graceful=False)
+        for pid in processes:  # they would notice only after a while, and answer until then
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def leave(self) -> None:
         for node in self.there.values():

@@ -358,10 +358,16 @@ class Ray(Backend):
     def _feasible(self) -> bool:
         return any(room(node, self._wanted) >= 1 for node in self._nodes.values())
 
+    def _unused(self) -> dict[str, float]:
+        """What nobody holds of what matters, on all nodes together."""
+        free = self.ray.available_resources()
+        return {name: float(free.get(name, 0.0)) for name in ("CPU", *self._wanted)}
+
     def _no_room(self, what: str) -> str:
         return (
             f"the Ray cluster must have room for {len(self.groups)} actors with {described(self._wanted)} "
-            f"each; {what}; it has {census(list(self._nodes.values()), self._wanted)}. Ask for less "
+            f"each; {what}; it has {census(list(self._nodes.values()), self._wanted)}, of which "
+            f"{described(self._unused())} is free. Ask for less "
             "(`num_cpus`, `num_gpus`, `resources`, `workers`), free or add nodes, or raise `patience`."
         )
 
