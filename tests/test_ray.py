@@ -352,7 +352,10 @@ def test_what_no_node_could_give_is_refused_at_the_start(engine, options):
 def test_actors_that_find_no_room_are_complained_about_in_time(engine):
     backend = engine(3, num_cpus=2, patience=4.0)
     backend.start(loaders(3))
-    words = r"3 actors with CPU 2 each; [123] of them were not started in 4 s; it has 1 x \(CPU 4\), of which CPU [0-4] is free"
+    words = (
+        r"3 actors with CPU 2 each; [123] of them were not started in 4 s; "
+        r"it has 1 x \(CPU 4\), of which CPU [0-4] is free"
+    )
     with pytest.raises(InvalidInput, match=words):  # noqa: PT012
         for _ in range(60):
             backend.receive(0.5)
