@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 import warnings
+from collections import OrderedDict, namedtuple
 from pathlib import Path
 
 import numpy as np
@@ -208,6 +209,19 @@ def test_a_job_that_says_resume_begins_or_goes_on(problem, tmp_path):
     assert part.status is Status.INTERRUPTED
     assert result.converged
     assert "resumed" in result.stats["solver_reason"]
+
+
+@pytest.mark.parametrize("other", ["krylov", Nystrom(width=5)], ids=["another", "other parameters"])
+def test_a_job_that_says_resume_does_not_go_on_with_another_solver(problem, tmp_path, other):
+    plan = Checkpoint(tmp_path, updates=1, resume=True)
+    job = {"weights": problem.weights, "checkpoint": plan, "rng": 0}
+    eigenspace(problem.components, 3, solver="nystrom", callbacks=stopped_after(2), **job)
+    with pytest.raises(grassia.InvalidInput, match="had another solver") as refused:
+        eigenspace(problem.components, 3, solver=other, **job)
+    assert ("width=None, not 5" if isinstance(other, Nystrom) else "name='nystrom', not 'krylov'") in str(
+        refused.value
+    )
+    assert eigenspace(problem.components, 3, **job).converged  # "auto" leaves it to the checkpoint
 
 
 def test_a_solver_from_elsewhere_is_resumed_when_it_is_passed(problem, tmp_path):
@@ -554,7 +568,20 @@ def test_only_classes_that_are_trusted_are_made():
         thaw({"object": {"class": "grassia.api:eigenspace", "number": 1, "attributes": {}}}, [])
 
 
-@pytest.mark.parametrize("value", [len, (x for x in ()), np.array(["a"]), object()])
+@pytest.mark.parametrize(
+    "value",
+    [
+        len,
+        (x for x in ()),
+        np.array(["a"]),
+        object(),
+        b"bytes",
+        namedtuple("Pair", "a b")(1, 2),
+        OrderedDict(a=1),
+        Status.CONVERGED,
+        {1, "a"},
+    ],
+)
 def test_what_cannot_be_written_is_refused(value):
     with pytest.raises(NotPlain, match="cannot be written"):
         freeze({"a": value})

@@ -311,6 +311,20 @@ def test_a_copy_that_opened_its_component_faster_is_told_the_mean_afterwards():
     assert projection_distance(result.vectors, leading_of_rows(np.vstack(shards), 3)) <= 1e-6
 
 
+def test_a_copy_may_be_asked_for_at_once_but_nobody_is_slow_before_the_first_answer(problem):
+    turns = []
+    result = solve(
+        problem,
+        Simulated(Fixed([500.0, 500.0, 500.0, 500.0, 900.0])),
+        on_loss=LossPolicy(hasten=1.5, hasten_after=0.0),
+        callbacks=lambda progress: turns.append(progress.time),
+    )
+    assert result.converged
+    assert projection_distance(result.vectors, problem.leading(2)) <= 1e-6
+    assert result.stats["tasks_hastened"] >= 1
+    assert len(turns) < 20 * sum(result.stats["answers"])  # the clock goes from event to event
+
+
 def test_a_worker_that_is_faster_than_its_copy_stays(problem):
     # The copy runs where the next worker does, which takes a hundred times as long.
     backend = Simulated(Fixed([1.0, 1.0, 100.0, 1.0, 1.0]), faults="delay:1:30@3")

@@ -30,10 +30,11 @@ def solve(rows, service=None, n=4, **options):
     return grassia.eigenspace(components, backend=backend, **options)
 
 
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("solver", [Nystrom(), Krylov()], ids=["nystrom", "krylov"])
-def test_no_sweep_is_needed_where_the_solver_vouches_for_its_product(rows, solver):
-    early = solve(rows, solver=solver)
-    late = solve(rows, solver=solver, certifier=Certifier(rigorous=True))
+def test_no_sweep_is_needed_where_the_solver_vouches_for_its_product(rows, solver, seed):
+    early = solve(rows, solver=solver, tol=1e-6, rng=seed)
+    late = solve(rows, solver=solver, tol=1e-6, rng=seed, certifier=Certifier(rigorous=True))
     assert early.converged
     assert early.certificate.sweeps == 0
     assert early.certificate.claimed
@@ -43,7 +44,7 @@ def test_no_sweep_is_needed_where_the_solver_vouches_for_its_product(rows, solve
     assert early.stats["seconds"] <= late.stats["seconds"] - 10.0  # an answer of the straggler
     for result in (early, late):
         distance = projection_distance(result.vectors, leading_of_rows(rows, 3))
-        assert distance <= result.certificate.sin_theta.value <= 1e-7
+        assert distance <= result.certificate.sin_theta.value <= 1e-6
 
 
 @pytest.mark.parametrize("solver", [Nystrom(), Krylov(oversample=0)], ids=["nystrom", "krylov"])

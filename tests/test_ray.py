@@ -625,12 +625,12 @@ def test_a_node_that_joins_takes_idle_workers_and_those_that_waited_for_it(nodes
     """
     address = ray_cluster().get_runtime_context().gcs_address
     command = [sys.executable, "-c", textwrap.dedent(script), address]
+    post = Post(engine(4, num_cpus=0.5), loaders(4))
+    for i in range(4):
+        post.ask(i, WHERE)
+    held(post, tmp_path)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None
-        post = Post(engine(4), loaders(4))
-        for i in range(4):
-            post.ask(i, WHERE)
-        held(post, tmp_path)
         refused = program.stdout.readline()
         assert "actors with CPU 1, periscope 1 each; no node that could hold one came in 1 s" in refused
         there = nodes.add(ELSEWHERE, resources={"telescope": 1.0})

@@ -39,6 +39,7 @@ BACKENDS = {
     "simulated": lambda: Simulated(LogNormal()),
     "simulated, faults": lambda: Simulated(LogNormal(), faults=STORM),
     "simulated at return": lambda: Simulated(Fixed([1, 2, 3, 2]), evaluate="return"),
+    "simulated at return, far away": lambda: Simulated(Fixed([1, 2, 3, 2]), evaluate="return", latency=0.7),
 }
 
 
@@ -89,6 +90,34 @@ def test_a_run_ended_by_the_clock_replays_to_the_same_certificate(rows, tmp_path
     assert recorded.status is again.status is grassia.Status.TIME_LIMIT
     assert again.vectors.tobytes() == recorded.vectors.tobytes()
     assert again.certificate.residual_norm == recorded.certificate.residual_norm
+
+
+@pytest.mark.filterwarnings("ignore:1 of 4 components:grassia.ExclusionWarning")
+def test_a_component_that_failed_for_good_does_so_again(rows, tmp_path):
+    class Vanishing(grassia.data.MatrixLoader):
+        """The file it is read from is there no more after a while."""
+
+        def open(self):
+            component = super().open()
+            multiply, calls = component.apply, iter(range(20))
+
+            def apply(block):
+                if next(calls, None) is None:
+                    raise FileNotFoundError("gone.npy")
+                return multiply(block)
+
+            component.apply = apply
+            return component
+
+    problem = heterogeneous(n=4, d=12, k=2, seed=0)
+    loaders = [grassia.data.MatrixLoader(A) for A in problem.components]
+    vanishing = [Vanishing(problem.components[0]), *loaders[1:]]
+    log = tmp_path / "run.jsonl"
+    recorded = eigenspace(vanishing, 2, record=log, rng=0, on_loss="exclude")
+    again = grassia.replay(log, loaders)
+    assert recorded.stats["excluded"] == again.stats["excluded"] == [0]
+    assert again.status is recorded.status
+    assert again.vectors.tobytes() == recorded.vectors.tobytes()
 
 
 def test_other_data_is_noticed(rows, tmp_path):

@@ -21,7 +21,7 @@ from grassia.losses import LossPolicy, as_policy
 from grassia.messages import Array
 from grassia.record import Log, Recorder, Replay, decode_array, replay_loop
 from grassia.result import History, Result
-from grassia.resuming import check_same, resume
+from grassia.resuming import check_same, check_same_solver, resume
 from grassia.run import Callback, run, statistics
 from grassia.running import (
     as_checkpoint,
@@ -148,6 +148,8 @@ def eigenspace(
     if plan is not None and plan.resume and plan.there:
         found = latest(plan.folder)
         check_same(found, k=int(k), weights=given)
+        if solver != "auto":
+            check_same_solver(found, chosen.inner if isinstance(chosen, LocalStart) else chosen)
         if record is not None:
             raise InvalidInput("a run that is resumed cannot be recorded: `record` must be None.")
         return resume(

@@ -49,6 +49,8 @@ class Attendance:
     def back(self, component: int, now: float, answered: bool) -> None:
         """It is no longer out."""
         if answered and math.isfinite(self._since[component]):
+            if self._policy.hastens and not self._slowest.any():
+                self.alarm = min(self.alarm, now)  # from now on somebody can be slow
             self._slowest[component] = max(self._slowest[component], now - self._since[component])
         self._since[component] = math.inf
 
@@ -116,7 +118,9 @@ class Attendance:
         due = [self._next_gone]
         due.append(self._since.min(initial=math.inf) + (self._policy.timeout or math.inf))
         if self._policy.hastens:
-            patience = np.fmax(self._patience, self._policy.hasten_after)
+            # Before anybody has answered nobody is slow, and afterwards there is an alarm at once.
+            unknown = self._policy.hasten_after if self._slowest.any() else math.inf
+            patience = np.where(np.isnan(self._patience), unknown, self._patience)
             due.append(float((self._since + patience).min(initial=math.inf)))
         # What is overdue and could not be helped is looked at again a little later.
         least = 0.1 * min(self._soonest, max(self._policy.bound, 1.0))

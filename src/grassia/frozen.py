@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Sequence
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy as np
 from grassia.errors import GrassiaError
 
 PLAIN = (bool, int, str, type(None))
+DERIVED = (int, str, float, tuple, list, dict, set, frozenset, Enum, bytes)  # unless it is one of PLAIN
 OURS = "grassia."
 
 
@@ -51,18 +53,20 @@ class _Writer:
         self._alive: list[Any] = []  # a number that `id` gave must not be given again
 
     def write(self, value: Any) -> Any:
-        if isinstance(value, PLAIN):
+        kind = type(value)  # what is derived from one of these would not be itself again
+        if kind in PLAIN:
             return value
-        if isinstance(value, float) and not isinstance(value, np.floating):
+        if kind is float:
             return value if math.isfinite(value) else {"float": repr(value)}
         if isinstance(value, np.generic):
             return {"scalar": [value.dtype.str, repr(value.item())]}
-        if isinstance(value, list):
+        if kind is list:
             return [self.write(item) for item in value]
-        if isinstance(value, tuple | set | frozenset):
-            items = value if isinstance(value, tuple) else sorted(value)
-            return {type(value).__name__: [self.write(item) for item in items]}
-        if isinstance(value, dict):
+        if kind is tuple:
+            return {"tuple": [self.write(item) for item in value]}
+        if kind in (set, frozenset):
+            return {kind.__name__: [self.write(item) for item in _sorted(value)]}
+        if kind is dict:
             return {"dict": [[self.write(key), self.write(item)] for key, item in value.items()]}
         return self._shared(value)
 
@@ -82,7 +86,7 @@ class _Writer:
 
     def _object(self, value: Any) -> Any:
         kind = type(value)
-        if callable(value) or kind.__module__ == "builtins":
+        if callable(value) or kind.__module__ == "builtins" or isinstance(value, DERIVED):
             raise NotPlain(f"a value of type {kind.__qualname__} cannot be written to a checkpoint.")
         self._objects += 1
         number = self._objects
@@ -159,6 +163,13 @@ class _Reader:
         if not isinstance(found, type):
             raise NotPlain(f"{name!r} is no class.")
         return found
+
+
+def _sorted(values: Any) -> list[Any]:
+    try:
+        return sorted(values)
+    except TypeError as error:
+        raise NotPlain(f"a set whose members have no order cannot be written ({error}).") from error
 
 
 def _attributes(value: Any) -> list[str]:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from grassia.errors import InvalidInput
+
 Array = NDArray[np.float64]
 Scalar = float | int | bool | str | None
 
@@ -87,6 +89,13 @@ class Failure:
     task: int
     component: int
     error: Exception
+
+    @property
+    def final(self) -> str | None:
+        """What is wrong, where to try again cannot help."""
+        if not isinstance(self.error, InvalidInput | FileNotFoundError):
+            return None
+        return str(getattr(self.error, "rule", self.error))
 
 
 @dataclass(frozen=True, slots=True)

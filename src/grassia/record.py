@@ -2,9 +2,9 @@
 
 The log is a text file of JSON lines: a header with everything that decides a run but the data, then one
 line for each batch of messages in the order in which the server took them (for a reply: task, component,
-version of the iterate it was computed at, seconds, whether it was damaged), with a check value of
-the iterate. No product is stored: a replay computes them again from the same components, one after the
-other, in the recorded order.
+version of the iterate it was computed at, seconds, whether it was damaged), which tasks were asked anew
+since the last, and a check value of the iterate. No product is stored: a replay computes them again from the
+same components, one after the other, in the recorded order.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import json
 import warnings
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Self
@@ -34,7 +34,7 @@ from grassia.worker import Loader, Worker
 if TYPE_CHECKING:
     from grassia.server import Server
 
-FORMAT = 1
+FORMAT = 2
 
 
 class Recorder:
@@ -44,6 +44,7 @@ class Recorder:
         self.path = Path(path)
         self._same_turn = False
         self._broken = False
+        self._renewed: list[int] = []
         try:
             self._file: IO[str] = self.path.open("w", encoding="utf-8")
         except OSError as error:
@@ -56,7 +57,19 @@ class Recorder:
     def batch(self, now: float, messages: Sequence[Message], server: Server) -> None:
         """What arrived together, and the iterate it led to."""
         self._same_turn = True
-        self._write({"t": now, "m": [_written(message) for message in messages], "w": fingerprint(server)})
+        line = {"t": now, "m": [_written(message) for message in messages], "w": fingerprint(server)}
+        if self._renewed:
+            line["r"], self._renewed = self._renewed, []
+        self._write(line)
+
+    def renewals(self, renew: Callable[[Task], Task]) -> Callable[[Task], Task]:
+        """The function, watched: which tasks were asked anew is noted with the batch that comes next."""
+
+        def watched(task: Task) -> Task:
+            self._renewed.append(task.id)
+            return renew(task)
+
+        return watched
 
     def control(self, what: str, status: Status) -> None:
         """The clock or the user ended the run here."""
@@ -113,7 +126,7 @@ def _written(message: Message) -> list[Any]:
         about = [message.task, message.component, message.version, message.elapsed, damaged, message.moved]
         return ["reply", *about]
     if isinstance(message, Failure):
-        return ["failure", message.task, message.component, repr(message.error)]
+        return ["failure", message.task, message.component, repr(message.error), message.final]
     if isinstance(message, Lost):
         return ["lost", list(message.components), message.reason, message.permanent]
     return ["restored", list(message.components)]
@@ -176,7 +189,7 @@ class Replay(Backend):
         self.finished = False
         last = log.lines[-1] if log.lines else {}
         self.recorded_end: str | None = last.get("end")
-        #: Set by the run loop where the recorded run evaluated gradients at return.
+        #: The server's, for gradients that were evaluated at return.
         self.renew: Any = None
         #: The server's, which says what such a copy must be told.
         self.introduction: Any = dict
@@ -226,6 +239,9 @@ class Replay(Backend):
         self._clock = float(line["t"])
         self.expected = int(line["w"])
         messages: list[Message] = []
+        for number in line.get("r", ()):
+            if number in self._tasks:
+                self._tasks[number] = self.renew(self._tasks[number])
         for written in line["m"]:
             messages.extend(self._again(written))
         return messages
@@ -240,15 +256,14 @@ class Replay(Backend):
             moved = bool(written[6]) if len(written) > 6 else False
             if moved:
                 task = self._introduced(task)
-            if self._log.header.get("evaluate") == "return":
-                task = self.renew(task)
             with self._blas.limit(limits=self.blas_threads):
                 reply = self._workers[self._owner[task.component]].handle(task)
             reply = dataclasses.replace(reply, elapsed=elapsed, moved=moved)
             return [corrupted(reply) if damaged else reply]
         if kind == "failure":
             self._tasks.pop(written[1], None)
-            return [Failure(written[1], written[2], GrassiaError(written[3]))]
+            error = GrassiaError(written[3]) if written[4] is None else InvalidInput(written[4])
+            return [Failure(written[1], written[2], error)]
         components = tuple(written[1])
         w = self._owner[components[0]]
         if kind == "lost":

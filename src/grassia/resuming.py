@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import asdict, replace
@@ -126,6 +127,20 @@ def check_same(found: Found, k: int, weights: Array | None) -> None:
         same = np.array_equal(then, weights)
     if not same:
         raise InvalidInput(f"the checkpoint in {found.manifest.parent} is of a run with other weights.")
+
+
+def check_same_solver(found: Found, solver: Solver[Any]) -> None:
+    """Refuse to go on with another method than that of the checkpoint."""
+    then = found.header["solver"]
+    # As it would have been written: a tuple is a list there.
+    now = json.loads(json.dumps({"name": solver.name, **solvers.parameters(solver)}))
+    if now != then:
+        differing = [name for name in {**then, **now} if then.get(name) != now.get(name)]
+        text = ", ".join(f"{name}={then.get(name)!r}, not {now.get(name)!r}" for name in differing)
+        raise InvalidInput(
+            f"the run in {found.manifest.parent} had another solver ({text}). Name that one, or take another "
+            "folder."
+        )
 
 
 def _solver(found: Found, given: Solver[Any] | None) -> Solver[Any]:

@@ -181,7 +181,7 @@ def run(
     progress = Progress(server)
     clock = Clock(time_limit)
     if hasattr(backend, "renew"):
-        backend.renew = server.renew
+        backend.renew = server.renew if recorder is None else recorder.renewals(server.renew)
     given_up: list[Lost] = []
     interrupts = Interrupts()  # an interrupt must not leave the server in the middle of a step
     try:

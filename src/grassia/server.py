@@ -20,7 +20,7 @@ import numpy as np
 
 from grassia.attendance import Attendance
 from grassia.certificate import Certifier
-from grassia.errors import GrassiaError, InvalidComponent, InvalidInput
+from grassia.errors import GrassiaError, InvalidComponent
 from grassia.losses import LossPolicy
 from grassia.messages import (
     Array,
@@ -167,7 +167,7 @@ class Server(Pursuit):
             if self._sweep is not None:
                 task = None if out.sweep is self._sweep else self._task_for(worker)
             elif self.phase == SOLVING and self.solver.outdated(self.state, self._place[out.component]):
-                query = self._query(out.component)
+                query = self._query(out.component, anew=True)
                 task = None if query is None else self._address(out.component, query)
             else:
                 continue
@@ -205,7 +205,7 @@ class Server(Pursuit):
                 self._proposals.heard(self._place[component])  # it has nothing to add at this iterate
         return None
 
-    def _query(self, component: int) -> Query | None:
+    def _query(self, component: int, anew: bool = False) -> Query | None:
         if self.phase == OPENING:
             return Query("open", {}, {"sketch": True} if self.keeps_course else {})
         place = self._place[component]
@@ -214,8 +214,8 @@ class Server(Pursuit):
                 return self.solver.sweep_query(self.state, place, self._sweep.block)
             return Query("apply", {"block": self._sweep.block})
         query = self.solver.ask(self.state, place)
-        if self._early is not None and self._early.wants(place) and self.answers[component] > 1:
-            query = self._early.beside(query)
+        if self._early is not None and self._early.wants(place) and (anew or self.answers[component] > 1):
+            query = self._early.beside(query)  # not with a first question, which may yet be taken back
         return self._lenient(query) if query is not None else None
 
     def _lenient(self, query: Query) -> Query:
@@ -313,9 +313,9 @@ class Server(Pursuit):
         self._schedule.back(task)
         self._attendance.back(failure.component, self.now, answered=False)
         self._note("task failed", failure.component, repr(failure.error))
-        if isinstance(failure.error, InvalidInput | FileNotFoundError):
-            rule = getattr(failure.error, "rule", str(failure.error))
-            self._give_up(InvalidComponent(rule, failure.component), failure.error, failure.component)
+        if failure.final is not None:
+            error = InvalidComponent(failure.final, failure.component)
+            self._give_up(error, failure.error, failure.component)
             return
         self._again(task, failure.error)
 
