@@ -480,6 +480,31 @@ def test_other_data_with_the_same_sizes_and_traces_are_refused_too(tmp_path, sol
         assert resume(tmp_path / name, mine).converged
 
 
+def test_without_a_sketch_the_means_are_told_apart_and_no_read_is_added(tmp_path):
+    X = gaussian_rows(300, 15, 3, seed=3)
+    reads = []
+
+    class Counted(grassia.data.RowsLoader):
+        def open(self):
+            component = super().open()
+            multiply = component.apply
+            component.apply = lambda *given, **named: (reads.append(1), multiply(*given, **named))[1]
+            return component
+
+    shards = [Counted(X[i::3]) for i in range(3)]
+    counts = {}
+    for sketch in (True, False):
+        reads.clear()
+        plan = Checkpoint(tmp_path / str(sketch), sketch=sketch)
+        eigenspace(shards, 3, solver="covariance", checkpoint=plan, rng=0)
+        counts[sketch] = len(reads)
+    assert counts[True] == counts[False] + 3
+    with pytest.raises(grassia.InvalidInput, match="its mean's direction was"):
+        resume(tmp_path / "False", grassia.from_rows([X[i::3, ::-1] for i in range(3)]))
+    for first, then in ((False, True), (True, False)):
+        assert resume(Checkpoint(tmp_path / str(first), sketch=then), shards).converged
+
+
 def test_a_folder_with_a_run_in_it_is_not_written_over(problem, tmp_path):
     begun(problem, tmp_path, stop=stopped_after(2))
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}

@@ -363,4 +363,4 @@ def test_progress_is_shown_on_a_terminal_and_an_interrupt_leaves_no_half_of_a_mo
     assert terminal.close() == 130
     assert "interrupted" in text
     assert "Traceback" not in text
-    assert os.listdir() == ["x.npy"]
+    assert sorted(os.listdir()) == ["m.checkpoint", "x.npy"]

@@ -33,8 +33,12 @@ def X(folder):
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
+    return started([sys.executable, "-m", "grassia", *arguments])
+
+
+def started(command: list[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "grassia", *arguments],
+        command,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -83,10 +87,7 @@ def test_ctrl_c_keeps_a_checkpoint_and_the_line_it_prints_resumes_the_run(backen
     assert command[:2] == ["grassia", "resume"]
     assert not Path("m").exists()
     before = grassia.checkpoint.latest("kept").header["seconds"]
-    # What slowed it down is part of what was asked; take that out to finish quickly.
-    asked = json.loads(Path("kept/pca.json").read_text())
-    asked["asked"]["faults"] = []
-    Path("kept/pca.json").write_text(json.dumps(asked))
+    without_faults("kept")
     assert main([*command[1:], "-q"]) == 0
     found = json.loads(Path("m/model.json").read_text())
     assert "resumed from" in found["solver_reason"]
@@ -97,15 +98,142 @@ def test_ctrl_c_keeps_a_checkpoint_and_the_line_it_prints_resumes_the_run(backen
     np.testing.assert_allclose(found["explained_variance"], oracle.explained_variance_, rtol=1e-8)
 
 
-def test_ctrl_c_without_a_checkpoint_says_how_to_have_one(X):
+def oracle_of(X) -> np.ndarray:
+    return PCA(2, svd_solver="full").fit(X).components_.T
+
+
+def without_faults(folder: str) -> None:
+    """Take what slowed a run down out of what was asked, to finish quickly."""
+    path = Path(folder) / "pca.json"
+    asked = json.loads(path.read_text())
+    asked["asked"]["faults"] = []
+    path.write_text(json.dumps(asked))
+
+
+def test_ctrl_c_is_harmless_though_no_checkpoint_was_asked_for(X):
     process = start("pca", "x.npy", *SLOW, "--log", "run.jsonl", "-o", "m")
     begun(process)
     code, _, err = interrupt(process)
     assert code == 130
     (line,) = err.splitlines()
-    assert "interrupted" in line
-    assert "--checkpoint FOLDER" in line
-    assert sorted(os.listdir()) == ["run.jsonl", "x.npy"]
+    assert line == "grassia: interrupted; go on with: grassia resume m.checkpoint"
+    assert sorted(os.listdir()) == ["m.checkpoint", "run.jsonl", "x.npy"]
+    without_faults("m.checkpoint")
+    assert main(["resume", "m.checkpoint", "-q"]) == 0
+    assert sorted(os.listdir()) == ["m", "run.jsonl", "x.npy"]  # it is of no use any more
+    found = np.load("m/components.npy")
+    assert grassia.geometry.projection_distance(found.T, oracle_of(X)) < 1e-6
+
+
+def test_what_was_interrupted_is_not_begun_anew_by_mistake(X, capsys):
+    process = start("pca", "x.npy", *SLOW, "--log", "run.jsonl", "-o", "m")
+    begun(process)
+    assert interrupt(process)[0] == 130
+    again = ["pca", "x.npy", "-k", "2", "--workers", "3", "--backend", "threads", "-o", "m", "-q"]
+    assert main(again) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "grassia resume m.checkpoint" in line
+    assert "--overwrite" in line
+    assert main([*again, "--resume", "--solver", "power"]) == 2
+    assert "--solver must be that of the checkpoint in m.checkpoint, grassia" in capsys.readouterr().err
+    assert main([*again, "--overwrite"]) == 0
+    assert "resumed" not in json.loads(Path("m/model.json").read_text())["solver_reason"]
+    assert not Path("m.checkpoint").exists()
+
+
+def test_the_folder_of_a_checkpoint_is_removed_but_nothing_of_others_in_it(X):
+    Path("m.checkpoint").mkdir()
+    Path("m.checkpoint/thesis.txt").write_text("mine")
+    assert main(["pca", "x.npy", "-k", "2", "-o", "m", "-q"]) == 0
+    assert os.listdir("m.checkpoint") == ["thesis.txt"]
+
+
+def test_a_run_out_of_time_can_be_given_more(X, capsys):
+    limited = ["pca", "x.npy", *SLOW, "--backend", "threads", "--time-limit", "1", "-o", "m"]
+    assert main(limited) == 1
+    line = next(one for one in capsys.readouterr().out.splitlines() if "go on with" in one)
+    command = line.partition("go on with: ")[2].split()
+    without_faults("m.checkpoint")
+    assert main([*command[1:], "-q"]) == 0
+    assert grassia.geometry.projection_distance(np.load("m/components.npy").T, oracle_of(X)) < 1e-6
+    assert not Path("m.checkpoint").exists()
+
+
+def test_an_error_leaves_no_folder_behind(X, capsys):
+    X[5, 3] = np.nan
+    np.save("x.npy", X)
+    assert main(["pca", "x.npy", "-k", "2", "-o", "m"]) == 2
+    assert sorted(os.listdir()) == ["x.npy"]
+
+
+def test_a_demo_that_is_interrupted_goes_on(folder):
+    demo = ["demo", "--rows", "2000", "--features", "40", "--backend", "threads", "--fault", "delay:*:50ms"]
+    process = start(*demo, "-q")
+    wait_for(Path("grassia-demo/report.html"), "solving", process)
+    code, _, err = interrupt(process)
+    assert code == 130
+    assert "go on with the same command and --resume" in err
+    before = grassia.checkpoint.latest("grassia-demo/checkpoint").header["seconds"]
+    assert main([*demo[:-2], "--slow", "1", "--solver", "grassia", "--resume", "-q"]) == 0
+    assert not Path("grassia-demo/checkpoint").exists()
+    with np.load("grassia-demo/result.npz") as result:
+        assert result["vectors"].shape == (40, 5)
+    assert before > 0.0
+
+
+SLOWLY = """
+import sys, time
+from grassia import cli, worker
+multiply = worker.finite_product
+def slowly(*given):
+    time.sleep(2.0)
+    return multiply(*given)
+worker.finite_product = slowly
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+def test_a_check_that_is_interrupted_goes_on(X, capsys):
+    assert main(["pca", "x.npy", "-k", "2", "-o", "m", "-q"]) == 0
+    capsys.readouterr()
+    check = ["check", "m", "x.npy", "--seed", "1", "--json"]
+    process = started([sys.executable, "-c", SLOWLY, *check])
+    while not Path("m.check").exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    time.sleep(1.0)
+    code, out, err = interrupt(process)
+    kept = Path("m.check").exists()
+    assert (code, out) == (130, "")
+    assert ("go on with the same command and --resume" in err) == kept  # or it was too early
+    assert main([*check, "--resume"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert main(check) == 0
+    fresh = json.loads(capsys.readouterr().out)
+    assert again["holds"]
+    np.testing.assert_allclose(again["certificate"]["values"], fresh["certificate"]["values"], rtol=1e-12)
+    assert not Path("m.check").exists()
+
+
+def test_a_comparison_that_is_interrupted_keeps_the_runs_that_are_done(folder, capsys):
+    # oja has no end of its own but that of its passes
+    command = ["simulate", "--solver", "nystrom,oja", "--workers", "4", "--max-passes", "1e9", "--json"]
+    process = start(*command)
+    wait_for(Path("grassia-simulate.json"), "nystrom", process)
+    code, out, err = interrupt(process)
+    assert code == 130
+    assert out == ""
+    assert "1 done runs are kept in grassia-simulate.json; go on with the same command and --resume" in err
+    kept = json.loads(Path("grassia-simulate.json").read_text())["done"]
+    assert [one["solver"] for one in kept] == ["nystrom"]
+    assert main([*command, "--resume", "-k", "4"]) == 2
+    assert "of another comparison (k)" in capsys.readouterr().err
+    command[2] = "nystrom,krylov"  # the solvers are not part of the question
+    assert main([*command, "--resume"]) == 0
+    runs = json.loads(capsys.readouterr().out)["runs"]
+    assert runs[0] == kept[0]
+    assert [one["solver"] for one in runs] == ["nystrom", "krylov"]
+    assert not Path("grassia-simulate.json").exists()
 
 
 def test_a_resumed_run_can_be_interrupted_and_resumed_again(X):
@@ -156,7 +284,6 @@ def test_resume_of_pca_goes_on_if_there_is_something_and_begins_otherwise(X, cap
     [
         (["resume", "nowhere"], "nowhere"),
         (["resume", "kept", "other.npy"], "other.npy"),
-        (["pca", "x.npy", "--resume"], "--checkpoint"),
         (["pca", "x.npy", "-k", "3", "--checkpoint", "kept", "--resume"], "-k"),
         (["resume", "kept", "x.npy", "--tol", "3"], "--tol"),
         (["resume", "kept", "thin.npy"], "thin.npy"),

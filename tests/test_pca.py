@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import tracemalloc
 import warnings
 
@@ -13,7 +14,9 @@ from sklearn.exceptions import ConvergenceWarning
 
 import grassia
 from estimator_data import TABLES, entry_by_entry, relative, term_counts, with_variance
+from grassia.backends import Simulated
 from grassia.estimators.exact import completed, number_of, triangle
+from grassia.geometry import projection_distance
 
 PER_COMPONENT = ("explained_variance_", "explained_variance_ratio_", "singular_values_")
 
@@ -378,3 +381,23 @@ def test_a_small_noise_beside_large_variances_keeps_its_digits(second, form, wei
     # What the angle that is left turns out of the space.
     turned = found.certificate_.sin_theta.value**2 * second**2 / 348
     assert abs(found.noise_variance_ - expected) <= 1e-9 * expected + (turned if second == 2.0 else 0.0)
+
+
+# -- lost workers ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("action", ["reload", "wait"])
+def test_a_lost_worker_does_not_change_the_components(action):
+    X = np.random.default_rng(0).standard_normal((600, 400)) * np.linspace(4.0, 1.0, 400)
+    backend = functools.partial(Simulated, faults=["crash:1@2", "crash:2@1"])
+    pca = grassia.PCA(3, backend=backend, n_shards=4, solver="nystrom", on_loss=action).fit(X)
+    assert pca.converged_
+    assert {event.component for event in pca.history_.events if event.kind == "worker lost"} == {1, 2}
+    exact = np.linalg.svd(X - X.mean(axis=0), full_matrices=False)[2][:3]
+    assert projection_distance(pca.components_.T, exact.T) <= 1e-8
+
+
+@pytest.mark.parametrize("given", ["exclude", grassia.LossPolicy("exclude"), "ignore"])
+def test_an_estimator_leaves_nothing_out(given):
+    with pytest.raises(grassia.InvalidInput, match="`on_loss`"):
+        grassia.PCA(2, on_loss=given).fit(np.eye(5))

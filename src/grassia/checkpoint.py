@@ -15,6 +15,7 @@ import time
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -30,6 +31,7 @@ from grassia.snapshot import Snapshot
 log = logging.getLogger("grassia")
 
 FORMAT = 1  # raised when an older reader would misread what is written
+LOCK = "lock"
 SHARE = 10.0  # a checkpoint that took t seconds is followed by at least so many t without one
 
 
@@ -51,6 +53,9 @@ class Checkpoint:
     resume : bool
         Go on from the checkpoint in the folder if there is one. Without it, a folder that has one is refused:
         nothing is overwritten unasked.
+    sketch : bool
+        Keep how each component sees a random vector, by which a resumed run notices other data that have the
+        same counts, variances and means. Takes one more read of the data at the start.
 
     Examples
     --------
@@ -63,6 +68,7 @@ class Checkpoint:
     updates: int | None = None
     keep: int = 2
     resume: bool = False
+    sketch: bool = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.path, str | os.PathLike):
@@ -81,6 +87,27 @@ class Checkpoint:
     def there(self) -> bool:
         """Whether the folder has one, damaged or not."""
         return bool(_manifests(self.folder))
+
+    def remove(self, *more: str) -> None:
+        """Remove the checkpoints in the folder, files of these names, and the folder if it is empty then.
+
+        Nothing is done while a run is writing there.
+        """
+        if not self.folder.is_dir():
+            return
+        try:
+            lock = _locked(self.folder)
+        except InvalidInput:
+            return
+        for _, manifest in _manifests(self.folder):
+            manifest.unlink(missing_ok=True)
+            manifest.with_suffix(".npz").unlink(missing_ok=True)
+        for name in (LOCK, *more):
+            (self.folder / name).unlink(missing_ok=True)
+        if lock is not None:
+            lock.close()
+        with suppress(OSError):  # there is something else in it
+            self.folder.rmdir()
 
 
 class Keeper:
@@ -271,7 +298,7 @@ def _locked(folder: Path) -> IO[bytes] | None:
         return None
     import fcntl
 
-    file = (folder / "lock").open("wb")
+    file = (folder / LOCK).open("wb")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

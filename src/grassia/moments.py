@@ -67,7 +67,7 @@ class PooledMoments:
         self.counts[i] = np.nan if count is None else float(count)
         self.traces[i] = np.nan if trace is None else float(trace)
         self._noises[i] = float(scalars.get("noise") or 0.0)
-        self.sketches[i] = [float(scalars.get(name, np.nan) or 0.0) for name in SKETCH]
+        self.sketches[i] = [float(scalars.get(name, np.nan) or 0.0) for name in SKETCH]  # where there are any
         self._positive &= bool(scalars["positive"])
         self.single &= bool(scalars.get("single"))
         mean = arrays.get("mean")

@@ -89,6 +89,7 @@ class Pursuit:
         self._ending: Status | None = None
         #: Whether to remember the products of the sweeps under way, so that a checkpoint can hold them.
         self.keeps_course = False
+        self.sketching = "product"  # by what a resumed run tells other data: this, or the "mean" alone
         self._resumed: Snapshot | None = None
         self._pose(range(components))
 

@@ -110,7 +110,7 @@ def resume(
             single=bool(header["single"]),
         )
         snapshot.hand_to(server)
-        keeper = keep(plan, server, _again(header, server, engine))
+        keeper = keep(plan, server, _again(header, server, engine), snapshot.sketched)
         with closing(keeper):
             result = run(server, engine, callbacks=hooks, time_limit=time_limit, keeper=keeper)
     reason = f"{header.get('reason')}; resumed from {found.manifest.name}"

@@ -127,9 +127,10 @@ def solver_from(written: dict[str, Any], v0: dict[str, Any] | None) -> Solver[An
     return solver
 
 
-def keep(plan: Checkpoint, server: Server, header: dict[str, Any]) -> Keeper:
-    """Have a run written down."""
+def keep(plan: Checkpoint, server: Server, header: dict[str, Any], sketched: bool = True) -> Keeper:
+    """Have a run written down; `sketched`: as far as it was, its components had been sketched."""
     server.keeps_course = True
+    server.sketching = "product" if plan.sketch and sketched else "mean"
     return Keeper(plan, header)
 
 

@@ -207,7 +207,7 @@ class Server(Pursuit):
 
     def _query(self, component: int, anew: bool = False) -> Query | None:
         if self.phase == OPENING:
-            return Query("open", {}, {"sketch": True} if self.keeps_course else {})
+            return Query("open", {}, {"sketch": self.sketching} if self.keeps_course else {})
         place = self._place[component]
         if self._sweep is not None:
             if self.phase == CERTIFYING and self._sweep.of_iterate:

@@ -114,6 +114,11 @@ class Snapshot:
             sketches=server._moments.sketches,
         )
 
+    @property
+    def sketched(self) -> bool:
+        """Whether it is known how the components see a random vector."""
+        return bool(np.isfinite(self.sketches[:, 0]).any())
+
     def iterate(self, solver: Solver[Any]) -> Array | None:
         """The iterate of that moment, if there was one worth having."""
         state = self.values["state"]
@@ -158,13 +163,16 @@ class Snapshot:
     def _same_data(self, server: Server) -> None:
         """Refuse other data than those of the checkpoint."""
         moments = server._moments
+        # Not every run has sketches.
+        sketches = np.where(np.isnan(moments.sketches), moments.sketches, self.sketches)
+        sketched = np.where(np.isnan(self.sketches), self.sketches, moments.sketches)
         for what, then, now, off in (
             ("rows", self.counts, moments.counts, 0.0),
             ("total variance", self.traces, moments.traces, 0.0),
-            ("product with a random vector", self.sketches[:, 0], moments.sketches[:, 0], 0.0),
-            ("product's direction", self.sketches[:, 1], moments.sketches[:, 1], 1e-6),
-            ("mean", self.sketches[:, 2], moments.sketches[:, 2], 0.0),
-            ("mean's direction", self.sketches[:, 3], moments.sketches[:, 3], 1e-6),
+            ("product with a random vector", sketches[:, 0], sketched[:, 0], 0.0),
+            ("product's direction", sketches[:, 1], sketched[:, 1], 1e-6),
+            ("mean", sketches[:, 2], sketched[:, 2], 0.0),
+            ("mean's direction", sketches[:, 3], sketched[:, 3], 1e-6),
         ):
             same = np.isclose(then, now, rtol=1e-7, atol=off, equal_nan=True)
             if not same.all():

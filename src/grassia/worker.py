@@ -137,24 +137,32 @@ def open_component(component: Component, cache: Cache, query: Query) -> Answer:
         "noise": float(moments.noise),
         "single": bool(moments.single),
     }
-    if query.options.get("sketch"):
-        scalars.update(sketch_of(component, moments))
+    wanted = query.options.get("sketch")
+    if wanted:
+        scalars.update(sketch_of(component, moments, multiply=wanted == "product"))
     return arrays, scalars
 
 
-def sketch_of(component: Component, moments: Moments) -> dict[str, Scalar]:
-    """A few numbers by which a component can be told from another: how it sees one fixed random vector."""
+def sketch_of(component: Component, moments: Moments, multiply: bool) -> dict[str, Scalar]:
+    """A few numbers by which a component can be told from another: how it sees one fixed random vector.
+
+    Its mean is known; the product takes one more read.
+    """
     g = np.random.default_rng(0).standard_normal((moments.n_features, 1))
     g /= np.linalg.norm(g)
+    found: dict[str, Scalar] = {}
     if moments.mean is not None:
         component.recenter(moments.mean)  # it may have been told another one in an earlier run
-    image = finite_product(component, g)
-    length = float(np.linalg.norm(image))
-    along = float(np.sum(g * image)) / length if length > 0.0 else 0.0
-    mean = np.zeros(1) if moments.mean is None else np.asarray(moments.mean, dtype=np.float64)
-    size = float(np.linalg.norm(mean))
-    aside = float(mean @ g.ravel()) / size if size > 0.0 else 0.0
-    return {"sketch_length": length, "sketch_along": along, "sketch_mean": size, "sketch_aside": aside}
+        found["sketch_mean"], found["sketch_aside"] = _seen_along(g, np.reshape(moments.mean, (-1, 1)))
+    if multiply:
+        found["sketch_length"], found["sketch_along"] = _seen_along(g, finite_product(component, g))
+    return found
+
+
+def _seen_along(g: Array, vector: Array) -> tuple[float, float]:
+    """The length of a vector, and the cosine of its angle with the unit vector g."""
+    length = float(np.linalg.norm(vector))
+    return length, float(np.sum(g * vector)) / length if length > 0.0 else 0.0
 
 
 @procedure("apply")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from grassia import solvers
@@ -29,6 +29,8 @@ class Outcome:
         The certified bound; None without a certificate.
     answers : tuple of int
         The fewest and the most that any component gave.
+    asked : str
+        The name by which the solver was asked for, which may be "auto".
     """
 
     solver: str
@@ -42,6 +44,7 @@ class Outcome:
     nbytes: int | None = None
     answers: tuple[int, int] | None = None
     text: str = ""
+    asked: str = ""
 
     @classmethod
     def of(cls, result: Result) -> Outcome:
@@ -63,6 +66,17 @@ class Outcome:
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, written: dict[str, Any]) -> Outcome:
+        """The inverse.
+
+        >>> one = Outcome("nystrom", 4, "CONVERGED", True, answers=(3, 9))
+        >>> Outcome.from_dict(one.to_dict()) == one
+        True
+        """
+        answers = written["answers"]
+        return cls(**{**written, "answers": None if answers is None else tuple(answers)})
 
     def cells(self) -> tuple[str, ...]:
         """Its row, without solver and workers."""
@@ -95,8 +109,9 @@ def compare(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return Outcome.of(eigenspace(components, k, solver=name, backend=engine, **options))
+            found = Outcome.of(eigenspace(components, k, solver=name, backend=engine, **options))
+            return replace(found, asked=name)
         except InvalidComponent:
             raise
         except (InvalidInput, GrassiaError) as error:
-            return Outcome(name, workers, "REFUSED", False, text=str(error))
+            return Outcome(name, workers, "REFUSED", False, text=str(error), asked=name)

@@ -42,6 +42,8 @@ __all__ = ["ASKED", "Fit"]
 
 ASKED = "pca.json"
 _MOST_SHOWN = 20
+# How a run may end that would have gone on if it had been let.
+_UNFINISHED = (Status.TIME_LIMIT, Status.MAX_PASSES, Status.WORKER_LOST, Status.COMPONENT_FAILED)
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ class Fit:
     ----------
     resume : bool
         Go on from the checkpoint if there is one.
+    temporary : bool
+        Whether the checkpoint is of no use to anybody once the model is written.
     """
 
     inputs: Sequence[str]
@@ -75,7 +79,9 @@ class Fit:
     seed: int | None = None
     id_column: str | None = None
     label_column: str | None = None
-    checkpoint: str | None = None
+    on_loss: str = "reload"
+    checkpoint: str = "model.checkpoint"
+    temporary: bool = False
     resume: bool = False
     report: str | None = None
     log: str | None = None
@@ -108,34 +114,40 @@ class Fit:
 
     def run(self) -> int:
         """Do it, and return the exit code."""
-        plan = None if self.checkpoint is None else Checkpoint(self.checkpoint, resume=self.resume)
+        # Its sketch costs a read of the data; whoever asks for a checkpoint may resume after a year.
+        plan = Checkpoint(self.checkpoint, resume=self.resume, sketch=not self.temporary)
         try:
             return self._run(plan)
         except KeyboardInterrupt:
-            raise Stopped(self._how_to_go_on(plan)) from None
+            raise Stopped(_how_to_go_on(plan)) from None
+        finally:
+            if self.temporary and not plan.there:
+                plan.remove(ASKED)
 
-    def _run(self, plan: Checkpoint | None) -> int:
+    def _run(self, plan: Checkpoint) -> int:
         name = resolved_backend(self.backend, self.workers)
         source = Source(self.inputs, self.options, self.center)
         if (self.id_column or self.label_column) and not source.of_tables:
             raise InvalidInput(f"--id and --label name columns of CSV and Parquet files; got {source.text}.")
-        going_on = plan is not None and plan.there
-        if plan is not None and going_on and not self.resume:
+        if plan.there and self.temporary and self.overwrite and not self.resume:
+            plan.remove(ASKED)
+        going_on = plan.there
+        if going_on and not self.resume:
+            anew = "begin anew with --overwrite" if self.temporary else "take another folder"
             raise InvalidInput(
                 f"{plan.path} holds the checkpoint of a run; go on from it with grassia resume {plan.path}, "
-                "or with --resume, or take another folder."
+                f"or with --resume, or {anew}."
             )
         engine = engine_of(name, self.workers, self.address, list(self.faults) or None)
         looking = Looking(self.report, self.log, self.overwrite, f"grassia pca {source.text}")
         with looking, ModelFolder(self.output, self.form, self.overwrite) as folder:
             parts = self.shards or (1 if name == "serial" else self.workers)
-            if plan is not None and going_on:
+            if going_on:
                 parts = sum(len(group) for group in latest(plan.folder).header["groups"])
             components = source.components(parts)
             check_size(self.k, components, source)
             names = RowNames(components, self.id_column, self.label_column)
-            if plan is not None:
-                self._keep(plan.folder)
+            self._keep(plan.folder)
             result = run_watched(
                 source,
                 components,
@@ -149,10 +161,11 @@ class Fit:
                 rng=self.seed,
                 time_limit=self.time_limit,
                 precision=self.precision,
+                on_loss=self.on_loss,
                 checkpoint=plan,
             )
             if result.status is Status.INTERRUPTED:  # without a certificate there is no model to write
-                raise Stopped(self._how_to_go_on(plan))
+                raise Stopped(_how_to_go_on(plan))
             model = _model_of(result, components)
             folder.arrays(model.components, model.eigenvalues, model.mean, model.feature_names)
             if self.eigenvec:
@@ -162,23 +175,34 @@ class Fit:
                 _write_rows(folder, model, components, names, self.scores, self.eigenvec, seen)
             written = folder.finish(_manifest(self._asked(source, name), model, components, result))
         looking.finish(result, _what(written, source), None if seen is None else seen.scatter)
+        if self.temporary and result.status not in _UNFINISHED:
+            plan.remove(ASKED)
         if self.as_json:
             print(json.dumps(written))
         else:
             _show(written, result, Path(self.output), folder.files, self.quiet)
+            if result.status in _UNFINISHED and not self.quiet:
+                more = f"{_how_to_go_on(plan)} --overwrite"
+                Console(highlight=False).print(more, markup=False, soft_wrap=True)
             if self.report is not None and not self.quiet:
                 Console(highlight=False).print(f"report: {self.report}", markup=False, soft_wrap=True)
         return code_of(result.status)
 
-    def _begin(self, plan: Checkpoint | None, components: Components) -> Callable[..., Result]:
+    def _begin(self, plan: Checkpoint, components: Components) -> Callable[..., Result]:
         """Go on with the run of the checkpoint; whatever is part of that is not asked for anew."""
 
         def begin(**options: Any) -> Result:
-            kept = {name: options[name] for name in ("backend", "callbacks", "tol", "time_limit")}
-            assert plan is not None
-            held = int(latest(plan.folder).header["k"])
-            if held != self.k:
-                raise InvalidInput(f"-k must be that of the checkpoint in {plan.path}, {held}; got {self.k}.")
+            kept = {name: options[name] for name in ("backend", "callbacks", "tol", "time_limit", "on_loss")}
+            held = latest(plan.folder).header
+            if int(held["k"]) != self.k:
+                raise InvalidInput(
+                    f"-k must be that of the checkpoint in {plan.path}, {held['k']}; got {self.k}."
+                )
+            if self.solver not in ("auto", held["solver"]["name"]):
+                raise InvalidInput(
+                    f"--solver must be that of the checkpoint in {plan.path}, {held['solver']['name']}; "
+                    f"got {self.solver}."
+                )
             return grassia.resume(replace(plan, resume=True), components, **kept)
 
         return begin
@@ -200,13 +224,12 @@ class Fit:
             "label": self.label_column,
         }
 
-    def _how_to_go_on(self, plan: Checkpoint | None) -> str:
-        """One line for whoever has interrupted it."""
-        if plan is None:
-            return "nothing is kept; with --checkpoint FOLDER a run can be resumed"
-        if not plan.there:
-            return "there was nothing to keep yet: start again"
-        return f"go on with: grassia resume {shlex.quote(str(plan.path))}"
+
+def _how_to_go_on(plan: Checkpoint) -> str:
+    """One line for whoever has interrupted it."""
+    if not plan.there:
+        return "there was nothing to keep yet: start again"
+    return f"go on with: grassia resume {shlex.quote(str(plan.path))}"
 
 
 class _Seen:

@@ -1,22 +1,113 @@
-"""What a run leaves behind beside its model: a report, kept up to date, and a log; and how it is stopped."""
+"""What a run leaves behind beside its model: a report, kept up to date, a log, and what Ctrl-C must not cost.
+
+Every command that takes long can be interrupted and gone on with. Until it is done a run is kept in a folder
+of its own beside what it writes, a comparison in a file; both are gone afterwards.
+"""
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
+from grassia.checkpoint import Checkpoint
+from grassia.cli._compare import Outcome
 from grassia.errors import InvalidInput
 from grassia.report import Live, Log, Watch, from_result, save
 from grassia.report.contents import Scatter
-from grassia.result import Result
+from grassia.result import Result, Status
 from grassia.run import Callback
 
-__all__ = ["Looking", "Stopped", "report_path"]
+__all__ = ["Journal", "Looking", "Stopped", "interruptible", "report_path"]
 
 
 class Stopped(Exception):
     """The user has interrupted a run; the text says how to go on."""
+
+
+_SAME_COMMAND = "go on with the same command and --resume"
+_NOTHING_YET = "there was nothing to keep yet: start again"
+
+
+@contextmanager
+def interruptible(folder: str | Path, resume: bool) -> Iterator[Checkpoint]:
+    """A checkpoint that is gone once all is done, and stays when it is interrupted.
+
+    Parameters
+    ----------
+    folder : path
+        Where to keep the run.
+    resume : bool
+        Go on from what is there; else that is removed.
+    """
+    plan = Checkpoint(folder, resume=resume, sketch=False)  # which would cost a read of the data
+    if not resume:
+        plan.remove()
+    try:
+        yield plan
+    except KeyboardInterrupt:
+        raise Stopped(_SAME_COMMAND if plan.there else _NOTHING_YET) from None
+    else:
+        plan.remove()
+    finally:
+        if not plan.there:
+            plan.remove()
+
+
+class Journal:
+    """The rows of a comparison that are done, in a file, as long as there are others to come.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    asked : dict
+        What is compared; a file with another question is refused.
+    resume : bool
+        Take what is in the file.
+    """
+
+    def __init__(self, path: str | Path, asked: dict[str, Any], resume: bool) -> None:
+        self._path = Path(path)
+        self._asked = json.loads(json.dumps(asked))
+        self.done: list[Outcome] = []
+        if resume and self._path.exists():
+            self.done = self._read()
+
+    def _read(self) -> list[Outcome]:
+        try:
+            kept = json.loads(self._path.read_text(encoding="utf-8"))
+            asked, done = kept["asked"], [Outcome.from_dict(one) for one in kept["done"]]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InvalidInput(f"{self._path} is damaged ({error}); remove it and start again.") from error
+        differing = [name for name in self._asked if asked.get(name) != self._asked[name]]
+        if differing:
+            raise InvalidInput(
+                f"{self._path} is of another comparison ({', '.join(differing)}); give the same options, or "
+                "remove it."
+            )
+        return done
+
+    def found(self, solver: str, workers: int) -> Outcome | None:
+        """What came of that run before the interruption."""
+        return next((one for one in self.done if (one.asked, one.workers) == (solver, workers)), None)
+
+    def add(self, outcome: Outcome) -> None:
+        """One more is done; or it was interrupted, and this says how to go on."""
+        if outcome.status == Status.INTERRUPTED.name:
+            how = f"{len(self.done)} done runs are kept in {self._path}; {_SAME_COMMAND}"
+            raise Stopped(how if self.done else _NOTHING_YET)
+        self.done.append(outcome)
+        kept = {"asked": self._asked, "done": [one.to_dict() for one in self.done]}
+        with suppress(OSError):  # the folder may be read-only, and they are shown in the end
+            self._path.write_text(json.dumps(kept) + "\n", encoding="utf-8")
+
+    def finish(self) -> None:
+        """All are done."""
+        with suppress(OSError):
+            self._path.unlink(missing_ok=True)
 
 
 class Looking:

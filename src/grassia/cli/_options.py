@@ -24,6 +24,7 @@ __all__ = [
     "Overwrite",
     "Quiet",
     "Report",
+    "Resume",
     "Seed",
     "Shards",
     "SolverName",
@@ -133,6 +134,12 @@ Log = Annotated[
     str | None,
     typer.Option(
         metavar="FILE.jsonl", help="Write a line of JSON there every second.", rich_help_panel=_SHOWING
+    ),
+]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume", help="Go on from where the same command was interrupted.", rich_help_panel=_RUNNING
     ),
 ]
 Json = Annotated[

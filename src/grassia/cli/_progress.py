@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
@@ -185,7 +186,9 @@ def watcher(console: Console, names: Sequence[str], notes: Sequence[str], quiet:
     """The display that suits the console."""
     if quiet:
         return Silent(console, names, notes)
-    return (Bars if console.is_terminal else Lines)(console, names, notes)
+    # A notebook gives `!grassia ...` a terminal, but draws one line below the other wherever the cursor is.
+    drawn_over = console.is_terminal and "JPY_PARENT_PID" not in os.environ
+    return (Bars if drawn_over else Lines)(console, names, notes)
 
 
 def _rank(sample: Sample, slow: Sequence[float], worker: int) -> tuple[bool, float, int]:

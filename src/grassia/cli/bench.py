@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -11,13 +11,13 @@ from rich.console import Console
 from grassia.cli import _options as opt
 from grassia.cli._compare import HEAD, Outcome, chosen_solvers, compare
 from grassia.cli._inputs import Source, engine_of, format_options, resolved_backend
+from grassia.cli._kept import Journal
 from grassia.cli._model import plain
-from grassia.cli._outcome import FAILED, INTERRUPTED, OK
+from grassia.cli._outcome import FAILED, OK
 from grassia.cli._running import check_numbers, check_size
 from grassia.cli._tables import show_table
 from grassia.data import Components
 from grassia.errors import InvalidComponent
-from grassia.result import Status
 
 # With more features than this the matrix of all of them is not what one waits for.
 _MOST_FEATURES = 4000
@@ -50,12 +50,14 @@ def bench(
     columns: opt.Columns = None,
     drop: opt.Drop = None,
     option: opt.Option = None,
+    resume: opt.Resume = False,
     as_json: opt.Json = False,
     debug: opt.Debug = False,
 ) -> int:
     """Compare solvers on your own data: time, passes over the data, certified sine, bytes moved.
 
-    Each run starts from the same seed and opens the data anew. Nothing is written.
+    Each run starts from the same seed and opens the data anew. Until all are done those that are
+    done are kept in grassia-bench.json, for --resume; nothing else is written.
 
     Examples:
 
@@ -70,20 +72,25 @@ def bench(
     components = source.components(shards or (1 if name == "serial" else workers))
     check_size(k, components, source)
     names = chosen_solvers(solver, _usual(components))
+    asked: dict[str, Any] = {"inputs": list(inputs), "k": k, "tol": tol, "backend": name, "workers": workers}
+    asked |= {"rows": components.n_rows, "columns": components.n_features, "shards": len(components)}
+    asked |= {"time_limit": time_limit, "seed": seed}
+    journal = Journal("grassia-bench.json", asked, resume)
     status = Console(stderr=True, highlight=False)
     outcomes: list[Outcome] = []
-    interrupted = False
     for one in names:
-        with status.status(f"{one} ({len(outcomes) + 1} of {len(names)})"):
-            engine = engine_of(name, workers, address)
-            try:
-                found = compare(one, components, k, engine, workers, tol=tol, rng=seed, time_limit=time_limit)
-            except InvalidComponent as error:
-                raise source.told(error) from error
+        found = journal.found(one, workers)
+        if found is None:
+            with status.status(f"{one} ({len(outcomes) + 1} of {len(names)})"):
+                engine = engine_of(name, workers, address)
+                limits = {"tol": tol, "rng": seed, "time_limit": time_limit}
+                try:
+                    found = compare(one, components, k, engine, workers, **limits)
+                except InvalidComponent as error:
+                    raise source.told(error) from error
+            journal.add(found)
         outcomes.append(found)
-        interrupted = found.status == Status.INTERRUPTED.name
-        if interrupted:
-            break
+    journal.finish()
     if as_json:
         print(
             json.dumps(plain({"k": k, "tol": tol, "backend": name, "runs": [o.to_dict() for o in outcomes]}))
@@ -99,8 +106,6 @@ def bench(
         show_table(console, ("solver", *HEAD), [(o.solver, *o.cells()) for o in outcomes])
         for refused in (outcome for outcome in outcomes if outcome.text):
             console.print(f"{refused.solver}: {refused.text}", markup=False, soft_wrap=True)
-    if interrupted:
-        return INTERRUPTED
     return OK if any(outcome.converged for outcome in outcomes) else FAILED
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,8 +17,9 @@ from grassia.cli import _options as opt
 from grassia.cli._fitting import fitting_rows
 from grassia.cli._given import Frozen, once_certified
 from grassia.cli._inputs import engine_of, format_options, resolved_backend
+from grassia.cli._kept import interruptible
 from grassia.cli._model import Model, plain
-from grassia.cli._outcome import FAILED, INTERRUPTED, OK, code_of
+from grassia.cli._outcome import FAILED, OK, code_of
 from grassia.cli._running import check_numbers, run_watched
 from grassia.errors import InvalidInput
 from grassia.messages import Array
@@ -43,6 +45,7 @@ def check(
         int, typer.Option(help="Passes over the data at most.", rich_help_panel="Running")
     ] = 40,
     seed: opt.Seed = None,
+    resume: opt.Resume = False,
     dataset: opt.Dataset = None,
     columns: opt.Columns = None,
     drop: opt.Drop = None,
@@ -55,7 +58,8 @@ def check(
 
     Every worker multiplies the stored components once more, and random vectors beside them; the bounds
     come from these products alone. The stored mean and eigenvalues are compared with what is found.
-    Columns are those that the model was made of, by name.
+    Columns are those that the model was made of, by name. Interrupted, it keeps what it has in
+    MODEL.check, for --resume.
 
     Examples:
 
@@ -76,22 +80,26 @@ def check(
     chosen = format_options(dataset, columns, drop or [], option or [])
     parts = shards or (1 if name == "serial" else workers)
     source, components = fitting_rows(found, inputs, chosen, parts)
-    result = run_watched(
-        source,
-        components,
-        found.k,
-        engine,
-        quiet=quiet,
-        callbacks=[once_certified],
-        solver=Frozen(),
-        v0=_basis(found),
-        tol=asked,
-        rng=seed,
-        certifier=Certifier(max_sweeps=sweeps, rigorous=True),
-    )
-    certificate = result.certificate
+    with interruptible(f"{os.path.normpath(model)}.check", resume) as plan:
+        result = run_watched(
+            source,
+            components,
+            found.k,
+            engine,
+            quiet=quiet,
+            callbacks=[once_certified],
+            solver=Frozen(),
+            v0=_basis(found),
+            tol=asked,
+            rng=seed,
+            certifier=Certifier(max_sweeps=sweeps, rigorous=True),
+            checkpoint=plan if os.access(plan.folder.parent, os.W_OK) else None,
+        )
+        certificate = result.certificate
+        if certificate is None and result.status is Status.INTERRUPTED:
+            raise KeyboardInterrupt
     if certificate is None:
-        return code_of(result.status) if result.status is not Status.INTERRUPTED else INTERRUPTED
+        return code_of(result.status)
     verdict = Verdict.of(found, result, certificate)
     if as_json:
         print(json.dumps(plain(verdict.to_dict(certificate))))

@@ -15,14 +15,15 @@ from rich.console import Console
 import grassia
 from grassia import backends, geometry, solvers
 from grassia.cli import _demo_report as report
-from grassia.cli._kept import Looking, report_path
+from grassia.cli import _options as opt
+from grassia.cli._kept import Looking, interruptible, report_path
 from grassia.cli._outcome import code_of
 from grassia.cli._progress import watcher
 from grassia.errors import InvalidInput, MissingExtra
 from grassia.messages import Array
 from grassia.plotting import distance_plot, text_chart
 from grassia.report.contents import scatter_of
-from grassia.result import Result
+from grassia.result import Result, Status
 from grassia.run import Progress
 
 MOST_POINTS = 1000
@@ -58,6 +59,7 @@ def demo(
         Path | None,
         typer.Option("--report", metavar="FILE.html", help="The report. Default: report.html in the folder."),
     ] = None,
+    resume: opt.Resume = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the verdict only.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> int:
@@ -65,7 +67,7 @@ def demo(
 
     Shows progress, eigenvalues, the certificate and the distance to a dense oracle. Writes report.html (to
     be opened in a browser, also while it runs), distance.png (extra `plot`) and result.npz. Ends with 0 if
-    converged.
+    converged. Interrupted, it keeps the run in the folder `checkpoint` there, for --resume.
     """
     faults = _check(rows, features, k, workers, slow, fault or [], seed, tol)
     method = solvers.get(solver)
@@ -87,7 +89,8 @@ def demo(
     names = [f"{'block' if backend is Name.serial else 'worker'} {i}" for i in range(workers)]
     notes = report.notes(workers, faults)
     trace, looking = Trace(), Looking(str(page), None, True, "grassia demo")
-    with watcher(say, names, notes, quiet) as display, looking, warnings.catch_warnings():
+    kept = interruptible(output / "checkpoint", resume)
+    with kept as plan, watcher(say, names, notes, quiet) as display, looking, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the status is reported below, in words
         result = grassia.eigenspace(
             grassia.from_rows(X, n_components=workers),
@@ -97,7 +100,10 @@ def demo(
             tol=tol,
             rng=seed,
             callbacks=[trace, *looking.callbacks, display],
+            checkpoint=plan,
         )
+        if result.status is Status.INTERRUPTED:
+            raise KeyboardInterrupt
     times, distances = trace.distances(oracle, result)
     found = report.Demo(
         what=what,

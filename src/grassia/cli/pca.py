@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -13,10 +14,10 @@ from grassia.cli._inputs import format_options
 from grassia.cli._outcome import one_of
 from grassia.cli._running import check_numbers
 from grassia.cli._writing import FORMATS
-from grassia.errors import InvalidInput
 
 _OUTPUT = "Output"
 _PRECISIONS = ["auto", "float32", "float64"]
+_ON_LOSS = ["reload", "wait"]
 
 
 def pca(
@@ -74,6 +75,14 @@ def pca(
             rich_help_panel="Running",
         ),
     ] = None,
+    on_loss: Annotated[
+        str,
+        typer.Option(
+            help="What a lost worker means: reload its rows elsewhere, or wait for it.",
+            autocompletion=lambda: _ON_LOSS,
+            rich_help_panel="Running",
+        ),
+    ] = "reload",
     seed: opt.Seed = None,
     no_center: opt.NoCenter = False,
     dataset: opt.Dataset = None,
@@ -102,14 +111,14 @@ def pca(
         str | None,
         typer.Option(
             metavar="FOLDER",
-            help="Keep a checkpoint there, every minute and at Ctrl-C; see grassia resume.",
+            help="Keep checkpoints there, also when it is done. Default: OUTPUT.checkpoint, until then.",
             rich_help_panel="Running",
         ),
     ] = None,
     resume: Annotated[
         bool,
         typer.Option(
-            "--resume", help="Go on from that checkpoint, if there is one.", rich_help_panel="Running"
+            "--resume", help="Go on from the checkpoint, if there is one.", rich_help_panel="Running"
         ),
     ] = False,
     report: opt.Report = None,
@@ -122,6 +131,7 @@ def pca(
 
     Files are read in blocks by the workers; nothing needs to fit into memory. The folder has
     model.json, components, eigenvalues, mean and scores, for grassia project and grassia check.
+    Until it is written, the run is kept in OUTPUT.checkpoint every minute and at Ctrl-C, for grassia resume.
 
     Examples:
 
@@ -139,8 +149,7 @@ def pca(
     one_of(solver, opt.solver_names(), "--solver")
     one_of(form, FORMATS, "--format")
     one_of(precision, _PRECISIONS, "--precision")
-    if resume and checkpoint is None:
-        raise InvalidInput("--resume needs --checkpoint FOLDER, from which to go on.")
+    one_of(on_loss, _ON_LOSS, "--on-loss")
     left_out = [*(drop or []), *(column for column in (id_column, label_column) if column is not None)]
     return Fit(
         inputs=inputs,
@@ -164,7 +173,9 @@ def pca(
         seed=seed,
         id_column=id_column,
         label_column=label_column,
-        checkpoint=checkpoint,
+        on_loss=on_loss,
+        checkpoint=checkpoint or f"{os.path.normpath(output)}.checkpoint",
+        temporary=checkpoint is None,
         resume=resume,
         report=report,
         log=log,

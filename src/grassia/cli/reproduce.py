@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from grassia._optional import require
+from grassia.cli._kept import Stopped
 
 
 class What(StrEnum):
@@ -73,7 +74,10 @@ def reproduce(
         console.print(f"written: {summary}, with figures and numbers beside it", soft_wrap=True)
         return 0
     job = Reproduction(output, Shown(console, quiet), data.value, quick, extended, grid)
-    summary = job.run(PARTS if what is What.all else (what.value,))
+    try:
+        summary = job.run(PARTS if what is What.all else (what.value,))
+    except KeyboardInterrupt:
+        raise Stopped(f"what is finished is in {output}; go on with the same command") from None
     seconds = time.perf_counter() - started
     console.print(f"written: {summary}, with figures and numbers beside it; {seconds:.0f} s", soft_wrap=True)
     return 0

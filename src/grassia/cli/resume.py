@@ -17,7 +17,7 @@ from grassia.errors import InvalidInput
 
 def resume(
     folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="The folder that --checkpoint of grassia pca was given.")
+        Path, typer.Argument(metavar="FOLDER", help="OUTPUT.checkpoint, or what --checkpoint was given.")
     ],
     inputs: Annotated[
         list[str] | None,
@@ -60,9 +60,9 @@ def resume(
 
     Examples:
 
-    grassia pca rows.npy -k 10 --workers 4 --checkpoint kept/ -o model/   (then Ctrl-C)
-    grassia resume kept/
-    grassia resume kept/ --workers 16 --backend ray --report report.html
+    grassia pca rows.npy -k 10 --workers 4 -o model/   (then Ctrl-C)
+    grassia resume model.checkpoint
+    grassia resume model.checkpoint --workers 16 --backend ray --report report.html
 
     Exit codes: 0 certified; 1 finished, but not certified; 2 bad input or usage;
     3 a worker was lost or a component failed; 130 interrupted.
@@ -84,7 +84,7 @@ def resume(
     }
     if workers is not None and backend is None:
         changed["backend"] = "processes" if workers > 1 else "serial"
-    base = asked or Fit(inputs=inputs or [], k=int(held["k"]), tol=float(held["tol"]))
+    base = asked or Fit(inputs=inputs or [], k=int(held["k"]), tol=float(held["tol"]), temporary=False)
     fit = replace(
         base,
         **{name: value for name, value in changed.items() if value is not None},

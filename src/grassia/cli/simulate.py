@@ -16,14 +16,14 @@ from grassia.backends.service import Bursty, Fixed, LogNormal, Pareto, ServiceTi
 from grassia.cli import _options as opt
 from grassia.cli._compare import HEAD, Outcome, chosen_solvers, compare
 from grassia.cli._inputs import Source, format_options
+from grassia.cli._kept import Journal
 from grassia.cli._model import plain
-from grassia.cli._outcome import FAILED, INTERRUPTED, OK
+from grassia.cli._outcome import FAILED, OK
 from grassia.cli._running import check_numbers, check_size
 from grassia.cli._tables import show_table
 from grassia.cli.demo import generate
 from grassia.data import Components
 from grassia.errors import InvalidComponent, InvalidInput
-from grassia.result import Status
 
 _USUAL = ["nystrom", "grassia", "krylov", "power"]
 
@@ -84,13 +84,15 @@ def simulate(
     columns: opt.Columns = None,
     drop: opt.Drop = None,
     option: opt.Option = None,
+    resume: opt.Resume = False,
     as_json: opt.Json = False,
     debug: opt.Debug = False,
 ) -> int:
     """Compare solvers under delays and failures on a virtual clock, without waiting for them.
 
     Products are computed for real; how long they take is made up, so that the same seed gives the
-    same table everywhere. Seconds are virtual.
+    same table everywhere. Seconds are virtual. Until all runs are done those that are done are kept
+    in grassia-simulate.json, for --resume.
 
     Examples:
 
@@ -113,12 +115,19 @@ def simulate(
     source = None
     if inputs:
         source = Source(inputs, format_options(dataset, columns, drop or [], option or []), not no_center)
+    asked = {"inputs": list(inputs or []), "k": k, "delay": delay, "rules": rules, "latency": latency}
+    asked |= {"bandwidth": str(bandwidth), "rows": rows, "features": features, "tol": tol}
+    journal = Journal("grassia-simulate.json", {**asked, "max_passes": max_passes, "seed": seed}, resume)
     status = Console(stderr=True, highlight=False)
     outcomes: list[Outcome] = []
     for count in counts:
         injector.check(count)
         components = _components(source, count, rows, features, k, seed, not no_center)
         for name in names:
+            known = journal.found(name, count)
+            if known is not None:
+                outcomes.append(known)
+                continue
             engine = Simulated(
                 workers=count,
                 service=service,
@@ -134,9 +143,9 @@ def simulate(
                     )
                 except InvalidComponent as error:
                     raise error if source is None else source.told(error) from error
+            journal.add(found)
             outcomes.append(found)
-            if found.status == Status.INTERRUPTED.name:
-                return INTERRUPTED
+    journal.finish()
     if as_json:
         print(
             json.dumps(plain({"k": k, "tol": tol, "delay": delay, "runs": [o.to_dict() for o in outcomes]}))

@@ -36,6 +36,7 @@ from grassia.estimators.inputs import (
     prepare,
     whole_or_not,
 )
+from grassia.losses import as_policy
 from grassia.result import History, Result, Status
 from grassia.weighted import filled
 
@@ -77,6 +78,7 @@ class RowsEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     callbacks: Any
     certifier: Any
     n_oversamples: int | None
+    on_loss: Any
 
     # -- what a subclass says -------------------------------------------------------------------------
 
@@ -140,6 +142,11 @@ class RowsEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         if self.n_oversamples is not None:
             require_count(self.n_oversamples, "`n_oversamples`", least=0)
         require_positive(self.max_iter, "`max_iter`")
+        if as_policy(self.on_loss).action == "exclude":
+            raise InvalidInput(
+                f"`on_loss` of {type(self).__name__} must be 'reload' or 'wait', for the model is one of all "
+                "rows; got 'exclude'. grassia.eigenspace can leave components out."
+            )
         given = self.tol
         if given is not None and not (isinstance(given, numbers.Real) and 0.0 < float(given) < 1.0):
             raise InvalidInput(f"`tol` is a sine and must satisfy 0 < tol < 1; got {given!r}.")
@@ -235,6 +242,7 @@ class RowsEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
             seed=seed,
             callbacks=self.callbacks,
             certifier=self.certifier,
+            on_loss=self.on_loss,
             start=np.asarray(before.T, dtype=np.float64) if before is not None and fits else None,
         )
 
@@ -277,7 +285,7 @@ class RowsEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
 
         Returns
         -------
-        ndarray of shape (n_samples, n_components_)
+        ndarray of shape (n_samples, `n_components_`)
         """
         return self._transform(X)
 

@@ -41,6 +41,7 @@ from grassia.estimators.exact import (
     triangle,
 )
 from grassia.estimators.inputs import Rows
+from grassia.losses import LossPolicy
 from grassia.result import History, Result, Status, fix_signs
 from grassia.solvers import Covariance, Krylov, Nystrom
 from grassia.starting import check_range
@@ -85,6 +86,7 @@ class Options:
     seed: int
     callbacks: Any
     certifier: Certifier | None = None
+    on_loss: str | LossPolicy = "reload"
     start: Float | None = None
 
 
@@ -304,6 +306,7 @@ def _run(rows: Rows, k: int, options: Options) -> Result:
             max_passes=options.max_iter,
             time_limit=options.time_limit,
             certifier=options.certifier,
+            on_loss=options.on_loss,
         )
 
 

@@ -16,6 +16,7 @@ from grassia.estimators.exact import Wanted, number_of
 from grassia.estimators.inputs import Rows
 from grassia.estimators.likelihood import GaussianModel
 from grassia.estimators.streamed import StreamedEstimator, stream_spectrum
+from grassia.losses import LossPolicy
 from grassia.result import fix_signs
 from grassia.streaming import Settled
 
@@ -63,12 +64,14 @@ class PCA(StreamedEstimator):
     n_oversamples : int, optional
         Directions that `partial_fit` keeps beside n_components. Default: all, of up to 256 features; of more
         as many again as n_components, 10 at least.
+    on_loss : {"reload", "wait"} or LossPolicy
+        What a lost worker means, as in `grassia.eigenspace`; none is left out: the model is one of all rows.
 
     Attributes
     ----------
-    components_ : ndarray (n_components_, n_features)
+    components_ : ndarray (`n_components_`, n_features)
         Orthonormal rows by descending variance; the largest entry of each (in size) is positive.
-    explained_variance_, explained_variance_ratio_, singular_values_ : ndarray (n_components_,)
+    explained_variance_, explained_variance_ratio_, singular_values_ : ndarray (`n_components_`,)
         Variances with n - 1 degrees of freedom; their parts of the exact total; singular values of the
         centred rows.
     mean_, noise_variance_, n_components_, n_samples_, n_features_in_, feature_names_in_
@@ -116,6 +119,7 @@ class PCA(StreamedEstimator):
         callbacks: Any = None,
         certifier: Certifier | None = None,
         n_oversamples: int | None = None,
+        on_loss: str | LossPolicy = "reload",
     ) -> None:
         self.n_components = n_components
         self.copy = copy
@@ -133,6 +137,7 @@ class PCA(StreamedEstimator):
         self.callbacks = callbacks
         self.certifier = certifier
         self.n_oversamples = n_oversamples
+        self.on_loss = on_loss
 
     # -- fitting ------------------------------------------------------------------------------------
 
@@ -242,7 +247,7 @@ class PCA(StreamedEstimator):
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_components_)
+        X : array-like of shape (n_samples, `n_components_`)
 
         Returns
         -------

@@ -14,6 +14,7 @@ from grassia.errors import InvalidInput
 from grassia.estimators.decompose import Decomposition, Options, decompose, most
 from grassia.estimators.inputs import Rows
 from grassia.estimators.streamed import StreamedEstimator, stream_spectrum
+from grassia.losses import LossPolicy
 from grassia.result import fix_signs
 from grassia.streaming import Settled
 from grassia.weighted import RunningMoments
@@ -30,7 +31,7 @@ class TruncatedSVD(StreamedEstimator):
         How many, at most min(n_samples, n_features).
     solver, backend, n_shards, n_workers, tol, max_iter, time_limit
         As those of `PCA`.
-    random_state, warm_start, missing, callbacks, certifier, n_oversamples
+    random_state, warm_start, missing, callbacks, certifier, n_oversamples, on_loss
         As those of `PCA`.
 
     Attributes
@@ -74,6 +75,7 @@ class TruncatedSVD(StreamedEstimator):
         callbacks: Any = None,
         certifier: Certifier | None = None,
         n_oversamples: int | None = None,
+        on_loss: str | LossPolicy = "reload",
     ) -> None:
         self.n_components = n_components
         self.solver = solver
@@ -89,6 +91,7 @@ class TruncatedSVD(StreamedEstimator):
         self.callbacks = callbacks
         self.certifier = certifier
         self.n_oversamples = n_oversamples
+        self.on_loss = on_loss
 
     # -- fitting ------------------------------------------------------------------------------------
 
@@ -166,7 +169,7 @@ class TruncatedSVD(StreamedEstimator):
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_components_)
+        X : array-like of shape (n_samples, `n_components_`)
 
         Returns
         -------

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import html
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from grassia._checks import require_count
 from grassia.errors import InvalidInput
+from grassia.report.forecast import SLOW
 from grassia.report.sample import Sample, Throttle, forecast
 from grassia.report.words import duration, number
 from grassia.result import Event, Result
@@ -18,6 +19,7 @@ __all__ = ["Announce", "Watch", "summary"]
 
 _SOONEST = 0.001
 _FREE = 0.005
+MOST_ROWS = 16
 
 
 class Watch:
@@ -118,21 +120,33 @@ class Watch:
         """Until the estimate is at its target, if it goes on falling as it did; None: unknown."""
         return forecast(self.samples)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self}>"
+
     def __str__(self) -> str:
         if not self.samples:
             return "nothing seen yet"
-        return summary(self.samples[-1], self.seconds_left if self.result is None else 0.0)
+        if self.result is None:
+            return summary(self.samples[-1], self.seconds_left)
+        return f"{self.result.status.name}: {_figures(self.samples[-1])}"
 
     def _repr_html_(self) -> str:
         if not self.samples:
             return "<p>nothing seen yet</p>"
         last = self.samples[-1]
+        slow, count = last.slowness, len(last.answers)
+        # Where there are more workers than a person reads, the lost and the slow are shown.
+        order = sorted(
+            range(count), key=lambda w: (last.states[w] != "l", -slow[w] if slow[w] >= SLOW else 0.0, w)
+        )
         rows = "".join(
             f"<tr><td>worker {w}</td><td>{last.answers[w]}</td><td>{last.busy[w]:.3g}</td>"
-            f"<td>{last.staleness[w]}</td></tr>"
-            for w in range(len(last.answers))
+            f"<td>{last.staleness[w]}</td><td>{_state(last, slow, w)}</td></tr>"
+            for w in sorted(order[:MOST_ROWS])
         )
-        head = "<tr><th></th><th>answers</th><th>seconds</th><th>staleness</th></tr>"
+        if count > MOST_ROWS:
+            rows += f'<tr><td colspan="5">... and {count - MOST_ROWS} more</td></tr>'
+        head = "<tr><th></th><th>answers</th><th>seconds</th><th>staleness</th><th></th></tr>"
         return f"<p>{html.escape(str(self))}</p><table>{head}{rows}</table>"
 
 
@@ -177,8 +191,19 @@ class Announce:
 
 def summary(sample: Sample, left: float | None) -> str:
     """A moment in one line."""
-    said = f"{sample.phase} {duration(sample.time)}, {sample.version} updates, {sample.passes:.1f} passes, "
-    said += (
-        f"estimate {number(sample.estimate)}, certified {number(sample.bound)}, time left {duration(left)}"
-    )
+    return f"{sample.phase} {_figures(sample)}, time left {duration(left)}"
+
+
+def _figures(sample: Sample) -> str:
+    said = f"{duration(sample.time)}, {sample.version} updates, {sample.passes:.1f} passes, "
+    said += f"estimate {number(sample.estimate)}, certified {number(sample.bound)}"
     return f"{said}, {sample.lost} workers lost" if sample.lost else said
+
+
+def _state(sample: Sample, slow: Sequence[float], worker: int) -> str:
+    """A word on a worker."""
+    if sample.states[worker] == "l":
+        return "lost"
+    if slow[worker] >= SLOW:
+        return f"straggler {slow[worker]:.3g}x"
+    return "idle" if sample.states[worker] == "i" else "busy"
