@@ -31,8 +31,14 @@ bench: $(VENV)/.plot  ## run the benchmarks of one machine; engines.py, chaos.py
 	@for script in $(filter-out %/engines.py %/chaos.py %/scale.py,$(wildcard benchmarks/*.py)); do \
 	  echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
 
-docs: $(VENV)/.dev  ## check the links, run the examples and the Python in the pages
+# Built beside, and put into its place when it is whole: myst-nb leaves what it extracts in the folder above.
+docs: $(VENV)/.dev  ## build the site, check its links, run the examples and the Python in the pages
 	$(BIN)/python docs/check.py
+	rm -rf site build/site
+	$(BIN)/python -m sphinx --quiet --fresh-env --fail-on-warning --keep-going --conf-dir docs \
+	  --doctree-dir build/doctrees . build/site
+	$(BIN)/python docs/check_site.py build/site
+	mv build/site site
 
 clean:  ## remove caches and what runs have written; the environments stay
 	rm -rf build dist site grassia-demo grassia-reproduction .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,7 +1,8 @@
-"""Check the documentation: relative links resolve, the Python in the pages and the examples run.
+"""Check the documentation: relative links resolve, scripts are listed, the Python of pages and examples runs.
 
 The Python blocks of a page are run together, from top to bottom, in an empty folder; a block with
-`>>>` is a doctest. Run it with `make docs`, or `python docs/check.py PAGE...` for some pages only.
+`>>>` is a doctest. The `grassia` commands of the page for beginners are run, too. Run it with `make docs`, or
+`python docs/check.py PAGE...` for some pages only.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import doctest
 import io
-import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+COMMANDS_RUN_IN = {"start.md"}
 HEADING = re.compile(r"^#+\s+(.*?)\s*$", re.MULTILINE)
 
 
@@ -48,6 +50,16 @@ def broken_links(page: Path) -> Iterator[str]:
             yield f"{page.relative_to(ROOT)}: no such heading: {target}"
 
 
+def unlisted() -> Iterator[str]:
+    """Scripts that the page about them leaves out."""
+    for folder in ("benchmarks", "examples"):
+        page = ROOT / "docs" / f"{folder}.md"
+        linked = set(LINK.findall(page.read_text(encoding="utf-8")))
+        for script in sorted((ROOT / folder).glob("*.py")):
+            if f"../{folder}/{script.name}" not in linked:
+                yield f"docs/{folder}.md: nothing is said of {folder}/{script.name}"
+
+
 def run_blocks(page: Path) -> int:
     """Run the Python of a page; errors propagate with the page's own line numbers."""
     text = page.read_text(encoding="utf-8")
@@ -55,6 +67,8 @@ def run_blocks(page: Path) -> int:
     count = 0
     for match in BLOCK.finditer(text):
         language, code = match.groups()
+        if language == "sh" and page.name in COMMANDS_RUN_IN:
+            run_commands(page, code)
         if language != "python":
             continue
         count += 1
@@ -71,21 +85,38 @@ def run_blocks(page: Path) -> int:
     return count
 
 
+@contextlib.contextmanager
+def empty_folder() -> Iterator[None]:
+    """Work in a new folder, which is removed afterwards."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        yield
+
+
+def run_commands(page: Path, code: str) -> None:
+    """Run the lines of a block that call `grassia`."""
+    for line in code.splitlines():
+        words = shlex.split(line.partition(">")[0], comments=True)
+        if words[:1] == ["grassia"]:
+            done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise SystemExit(f"{page.relative_to(ROOT)}: {line}: {done.stderr}")
+
+
 def main(arguments: list[str]) -> int:
     """Check everything; the exit code says whether it holds."""
     chosen = [Path(name).resolve() for name in arguments] or pages()
     problems = [problem for page in chosen for problem in broken_links(page)]
+    problems += [] if arguments else unlisted()
     for problem in problems:
         print(problem, file=sys.stderr)
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-        for page in chosen:
+    for page in chosen:
+        with empty_folder():
             count = run_blocks(page)
-            print(f"{page.relative_to(ROOT)}: {count} Python blocks")
-        for script in [] if arguments else sorted((ROOT / "examples").glob("*.py")):
+        print(f"{page.relative_to(ROOT)}: {count} Python blocks")
+    for script in [] if arguments else sorted((ROOT / "examples").glob("*.py")):
+        with empty_folder():
             subprocess.run([sys.executable, script], check=True, stdout=subprocess.DEVNULL)
-            print(f"{script.relative_to(ROOT)}: runs")
-        os.chdir(ROOT)
+        print(f"{script.relative_to(ROOT)}: runs")
     return 1 if problems else 0
 
 

@@ -219,3 +219,23 @@ def test_it_drops_out_where_the_budget_is_tight():
     assert tight.server_bytes(6, 50, 3) < solver.server_bytes(6, 50, 3)
     result = grassia.eigenspace(grassia.from_rows(X, 6), 3, rng=0, solver=tight)
     assert result.converged
+
+
+@pytest.mark.parametrize("seed", [0, 2, 5, 7])
+def test_what_is_expected_does_not_overtake_what_is_known(seed):
+    """All of them are expected to have more of a direction behind the cut than they were found to have."""
+    scales = np.r_[3.0, 2.6, 2.2, np.linspace(1.6, 0.2, 297)]
+    X = np.random.default_rng(0).standard_normal((4000, 300)) * scales
+    leading, distances = leading_of_rows(X, 3), []
+
+    def follow(progress):
+        if progress.vectors is not None:
+            distances.append(projection_distance(progress.vectors, leading))
+
+    components = grassia.from_rows(X, n_components=8)
+    backend = Simulated(straggler(8, 20.0))
+    assert grassia.eigenspace(
+        components, 3, solver="nystrom", backend=backend, rng=seed, callbacks=follow
+    ).converged
+    close = next(i for i, distance in enumerate(distances) if distance < 1e-3)
+    assert max(distances[close:]) < 0.1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import time
@@ -12,37 +11,11 @@ import numpy as np
 import pytest
 
 import grassia
-from conftest import unavailable
+from browser import CONTRAST, PHONE, WIDE, complaints, open_browser
 from grassia import backends
 from grassia.report import Live, Watch, write
 
 pytestmark = pytest.mark.browser
-
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-ARGUMENTS = (
-    "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --hide-scrollbars"
-)
-PHONE, WIDE = 375, 1440
-
-
-def open_browser(width: int, folder: Path, scripts: bool = True):
-    webdriver = pytest.importorskip("selenium.webdriver")
-    binary = next(filter(None, map(shutil.which, BROWSERS)), None)
-    driver = shutil.which("chromedriver")
-    if binary is None or driver is None:
-        unavailable("there is no Chromium with its driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = binary
-    for argument in [*ARGUMENTS.split(), f"--user-data-dir={folder}"]:
-        options.add_argument(argument)
-    if not scripts:
-        options.add_experimental_option("prefs", {"profile.managed_default_content_settings.javascript": 2})
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width == PHONE}
-    opened.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    return opened
 
 
 @pytest.fixture(scope="module")
@@ -78,10 +51,6 @@ def opened(browser, report):
     browser.get("about:blank")
     browser.get(report.as_uri())
     return browser
-
-
-def complaints(browser) -> list[str]:
-    return [entry["message"] for entry in browser.get_log("browser")]
 
 
 def tabs(browser):
@@ -204,24 +173,6 @@ def test_tooltips_can_be_read_with_the_keys_alone(opened):
     opened.switch_to.active_element.send_keys(keys.ARROW_RIGHT)
     assert tip.is_displayed()
     assert tip.text != first
-
-
-CONTRAST = """
-function rgb(text) { return text.match(/[\\d.]+/g).map(Number); }
-function light(c) { return [0, 1, 2].map(function (i) { var v = c[i] / 255;
-  return v <= 0.03928 ? v / 12.92 : Math.pow((v + 0.055) / 1.055, 2.4); })
-  .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0); }
-function behind(e) { for (; e; e = e.parentElement) { var c = rgb(getComputedStyle(e).backgroundColor);
-  if (c.length < 4 || c[3] > 0) { return c; } } return [255, 255, 255]; }
-return Array.from(document.querySelectorAll('body *')).filter(function (e) {
-  return Array.from(e.childNodes).some(n => n.nodeType === 3 && n.textContent.trim()) &&
-    e.getClientRects().length && !['SCRIPT', 'STYLE', 'title', 'desc'].includes(e.tagName);
-}).map(function (e) {
-  var style = getComputedStyle(e), own = e.namespaceURI.endsWith('svg') ? style.fill : style.color;
-  var a = light(rgb(own)), b = light(behind(e));
-  return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), e.tagName, e.textContent.slice(0, 30)];
-}).filter(one => one[0] < 4.5);
-"""
 
 
 def test_every_word_stands_out_from_what_is_behind_it(opened):

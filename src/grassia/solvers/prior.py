@@ -5,8 +5,8 @@ is expected to be its own model and the Schur complement of `M` there,
 
     S_i = M - M Q_i (Q_i' M Q_i)^+ Q_i' M  >=  0,
 
-times `trust[i]` in [0, 2], by which `S_i` foretold its last answer best. A straggler is then taken to be like
-the others until it answers, and a component unlike the others loses its trust with its first answer.
+times `trust[i]` in [0, 1.5], by which `S_i` foretold its last answer best. A straggler is then taken to be
+like the others until it answers, and a component unlike the others loses its trust with its first answer.
 
 Why nothing else changes. `S_i Q_i = 0`: nothing is expected where a component has answered, so what it says
 always prevails, and an eigenspace inside every span(Q_i) stays one, whatever `M` and the trust are: the fixed
@@ -25,7 +25,9 @@ import numpy as np
 from grassia.messages import Array
 from grassia.solvers.surrogate import Surrogate, dense_eigenvectors, symmetric
 
-MOST = 2.0  # the models say less than there is, so an answer may be larger than foretold
+# The models say less than there is, so an answer may be larger than foretold. With twice as much, a direction
+# of which all are expected to have more may overtake one that is known, for a while.
+MOST = 1.5
 
 
 class Prior:
