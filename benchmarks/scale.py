@@ -1,14 +1,14 @@
 """A thousand workers on the virtual clock: heavy-tailed service times, some of them failing.
 
 Two scenes. `crashes`: every hundredth task kills its worker, which is back after a while with its data opened
-anew. `gone`: every hundredth worker dies for good at its third task, and `on_loss="exclude"` goes on without
+anew. `gone`: every hundredth worker dies for good after two tasks, and `on_loss="exclude"` goes on without
 it. Service times are Pareto(1.5): their variance is infinite. The answer is compared with that of dense eigh
 for the rows that are in the problem.
 
 The table shows time on the virtual clock, passes, what the server itself took (real seconds, all of them and
 for each arrival), the traffic, and the largest staleness that was seen.
 
-    python benchmarks/scale.py [--workers 1000] [--features 300] [--solvers nystrom power grassia krylov]
+    python benchmarks/scale.py [--workers 1000] [--features 300] [--solvers nystrom power krylov grassia]
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("--features", type=int, default=300)
     parser.add_argument("--k", type=int, default=3)
     parser.add_argument("--tol", type=float, default=1e-6)
-    parser.add_argument("--solvers", nargs="*", default=["nystrom", "power", "grassia", "krylov"])
+    parser.add_argument("--solvers", nargs="*", default=["nystrom", "power", "krylov"])
     parser.add_argument("--scenes", nargs="*", default=["crashes", "gone"])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--time-limit", type=float, default=20_000.0, help="virtual")
@@ -77,7 +77,9 @@ def main() -> None:
     for scene in chosen.scenes:
         for solver in chosen.solvers:
             gone = scene == "gone"
-            faults = [f"crash:{','.join(map(str, dying))}@2"] if gone else ["crash:*@1%"]
+            # A task that is taken back may be the one that would have killed its worker: the next one does.
+            tasks = ",".join(map(str, range(2, 50)))
+            faults = [f"crash:{','.join(map(str, dying))}@{tasks}"] if gone else ["crash:*@1%"]
             backend = Timed(
                 Pareto(1.5),
                 seed=chosen.seed,

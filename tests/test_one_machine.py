@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import grassia
-from grassia import gram
 from grassia.certificate import certify
 from grassia.explored import Explored
 from grassia.geometry import projection_distance
+from grassia.passes.dense import dense_gram
 from grassia.solvers import Krylov
 from grassia.solvers.columns import Columns
 from grassia.solvers.synchronous import new_block
@@ -109,7 +109,7 @@ def test_a_gram_matrix_of_several_threads_is_the_gram_matrix(single, center):
     X = np.random.default_rng(0).standard_normal((3000, 30)).astype(np.float32) + 1
     mean = X.mean(axis=0, dtype=np.float64) if center else None
     centred = X.astype(np.float64) - (0.0 if mean is None else mean)
-    found = gram.dense_gram(X, mean, tile_rows=64, single=single)
+    found = dense_gram(X, mean, tile_rows=64, single=single)
     np.testing.assert_allclose(found, centred.T @ centred, atol=1e-2 if single else 1e-9)
 
 

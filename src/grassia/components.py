@@ -14,10 +14,12 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse.linalg import LinearOperator
 
-from grassia import _checks, gram
+from grassia import _checks
 from grassia._checks import matrix_shape, rows_shape
 from grassia.component import Component, Moments
 from grassia.errors import InvalidComponent
+from grassia.passes.scans import scan_symmetry
+from grassia.passes.tiling import dense_tile_rows, single_block, single_in_range
 from grassia.rows import BlockedRows, RowsComponent
 
 __all__ = [
@@ -66,7 +68,7 @@ class MatrixComponent(Component):
 
     def _measure(self) -> Moments:
         A = self._matrix
-        scan = gram.scan_symmetry(A)
+        scan = scan_symmetry(A)
         if scan.bad is not None:
             raise InvalidComponent(
                 f"the matrix must be finite; the entry at {scan.bad} is {A[scan.bad]}; "
@@ -81,7 +83,7 @@ class MatrixComponent(Component):
         trace = float(A.diagonal().sum(dtype=np.float64))
         # A matrix whose entries differ from their mirror by g is within g d of a symmetric one.
         noise = scan.gap * self.n_features
-        in_range = gram.single_in_range(scan.largest, scan.largest * self.n_features)
+        in_range = single_in_range(scan.largest, scan.largest * self.n_features)
         single = not self._sparse and A.dtype == np.float32 and in_range
         return Moments(self.n_features, None, None, trace, False, noise, bool(single))
 
@@ -90,7 +92,7 @@ class MatrixComponent(Component):
         if self._sparse or A.dtype == np.float64:
             return np.ascontiguousarray(A @ V, dtype=np.float64)
         out = np.empty(V.shape)
-        step = gram.dense_tile_rows(self.n_features)
+        step = dense_tile_rows(self.n_features)
         for start in range(0, self.n_features, step):
             # Upcast strip by strip, so that a float32 matrix never takes the memory of a float64.
             strip = A[start : start + step].astype(np.float64)
@@ -98,7 +100,7 @@ class MatrixComponent(Component):
         return out
 
     def _product_single(self, V: Float) -> Float:
-        block, scale = gram.single_block(V)
+        block, scale = single_block(V)
         return np.multiply(self._matrix @ block, scale, dtype=np.float64, order="C")
 
     def _dense(self) -> Float:

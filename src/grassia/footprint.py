@@ -1,7 +1,7 @@
 """How much memory a run takes, part by part, from sizes alone: what `grassia.plan` adds up.
 
 All numbers are bytes of resident memory. Arrays that are passed along are counted where they are made. The
-counts follow `gram`, `components`, the solver and `explored`; where the course of a run decides (how often
+counts follow `passes`, `components`, the solver and `explored`; where the course of a run decides (how often
 a basis is restarted, how many sweeps a certificate takes) they take the worse of what is common.
 """
 
@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from grassia import gram
 from grassia._blas import numpy_blas
 from grassia.data import (
     Extent,
@@ -33,6 +32,8 @@ from grassia.data import (
 )
 from grassia.data.blocks import BLOCK_BYTES
 from grassia.data.mapped import _SMALL_FILE
+from grassia.passes.dense import SMALL_GRAM
+from grassia.passes.tiling import BUFFER_BYTES, dense_tile_rows, exact_in_single
 from grassia.solvers import Covariance, Krylov, Nystrom, Solver
 from grassia.solvers.base import Problem
 from grassia.solvers.krylov import MORE
@@ -187,7 +188,7 @@ def _buffers(extent: Extent, solver: Solver[Any], d: int, b: int, threads: int, 
     m = max(1, extent.n_rows)
     if extent.kind != "rows":
         return NUMBER * 3.0 * d * (d if isinstance(solver, Covariance) else b)
-    item = 4 if single and extent.dtype is not None and gram.exact_in_single(extent.dtype) else NUMBER
+    item = 4 if single and extent.dtype is not None and exact_in_single(extent.dtype) else NUMBER
     if extent.sparse:
         per_row = max(extent.stored / m, 1e-9)
         tile = min(m, int(min(max(8 * d / per_row, 4096), 65536)))
@@ -196,11 +197,11 @@ def _buffers(extent: Extent, solver: Solver[Any], d: int, b: int, threads: int, 
         if isinstance(solver, Covariance):
             return NUMBER * 3.0 * d * d + moments + indptr
         return max(NUMBER * (2.0 * tile * b + 4.0 * d * b), moments) + indptr
-    tile = min(m, gram.dense_tile_rows(d))
+    tile = min(m, dense_tile_rows(d))
     moments = threads * NUMBER * (tile * d + 6.0 * d)
     if isinstance(solver, Covariance):
-        share = threads if d * d <= gram._SMALL_GRAM else 1
-        rows = min(m, max(1, min(4096, gram._BUFFER_BYTES // (item * d))))
+        share = threads if d * d <= SMALL_GRAM else 1
+        rows = min(m, max(1, min(4096, BUFFER_BYTES // (item * d))))
         return max(share * (d * d * (NUMBER + item) + rows * d * item), moments)
     product = threads * (b * d * (NUMBER + item) + tile * (b + d) * item) + 5.0 * NUMBER * b * d
     return max(product, moments)

@@ -10,10 +10,15 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from grassia import _checks, gram
+from grassia import _checks
 from grassia._checks import rows_shape
 from grassia.component import Component, Moments
 from grassia.errors import InvalidComponent
+from grassia.passes.dense import dense_gram, dense_gram_product
+from grassia.passes.scans import first_bad_entry
+from grassia.passes.sparse import canonical_csr, sparse_gram, sparse_gram_product, sparse_tiles
+from grassia.passes.sums import RowSums, dense_row_sums, merged_row_sums, sparse_row_sums
+from grassia.passes.tiling import dense_tile_rows, exact_in_single, single_in_range
 
 __all__ = ["BlockedRows", "RowsComponent"]
 
@@ -40,10 +45,10 @@ class BlockedRows(Component):
     dtype : numpy dtype
         Of the blocks.
     sparse : bool
-        Whether blocks are lists of `gram.sparse_tiles`, not arrays.
+        Whether blocks are lists of `sparse.sparse_tiles`, not arrays.
     center : bool
     tile_rows : int, optional
-        Rows multiplied at a time; by default chosen from the sizes, see `gram.dense_tile_rows`.
+        Rows multiplied at a time; by default chosen from the sizes, see `tiling.dense_tile_rows`.
     """
 
     def __init__(
@@ -82,7 +87,7 @@ class BlockedRows(Component):
 
     def _measure(self) -> Moments:
         d = self.n_features
-        sums = gram.merged_row_sums(self._block_sums())
+        sums = merged_row_sums(self._block_sums())
         if not np.isfinite(sums.squares):
             raise InvalidComponent(_checks.OVERFLOW)
         trace = sums.squares / self.n_rows
@@ -95,14 +100,14 @@ class BlockedRows(Component):
         single = self._single_suffices(trace, trace + offset_squared)
         return Moments(d, float(self.n_rows), mean, trace, True, noise, single)
 
-    def _block_sums(self) -> Iterator[gram.RowSums]:
+    def _block_sums(self) -> Iterator[RowSums]:
         """Mean and squares of each block, which is checked on the way."""
         first = 0
         for block in self._blocks():
             if self._sparse:
-                sums = gram.sparse_row_sums(block, self.n_features, self.center)
+                sums = sparse_row_sums(block, self.n_features, self.center)
             else:
-                sums = gram.dense_row_sums(block, self.center, tile_rows=self._dense_tile())
+                sums = dense_row_sums(block, self.center, tile_rows=self._dense_tile())
             for piece in [T for T, _ in block] if self._sparse else [block]:
                 if not np.isfinite(sums.squares):
                     self._refuse_bad_row(piece, first)
@@ -111,7 +116,7 @@ class BlockedRows(Component):
             yield sums
 
     def _refuse_bad_row(self, rows: Any, first: int) -> None:
-        bad = gram.first_bad_entry(rows)
+        bad = first_bad_entry(rows)
         if bad is not None:
             row, column = self._named(first + bad[0]), self._named_column(bad[1])
             raise InvalidComponent(
@@ -119,14 +124,14 @@ class BlockedRows(Component):
             )
 
     def _single_suffices(self, trace: float, trace_about_zero: float) -> bool:
-        if self._sparse or self._explicit or not gram.exact_in_single(self._dtype):
+        if self._sparse or self._explicit or not exact_in_single(self._dtype):
             return False
         # A bound on any number met on the way, for blocks whose entries are at most one.
         largest = self.n_rows * trace_about_zero * float(np.sqrt(self.n_features))
-        return gram.single_in_range(trace, largest)
+        return single_in_range(trace, largest)
 
     def _dense_tile(self) -> int:
-        return self._tile_rows or gram.dense_tile_rows(self.n_features)
+        return self._tile_rows or dense_tile_rows(self.n_features)
 
     def _mean(self) -> Float | None:
         return self.moments().mean if self.center else None
@@ -146,30 +151,28 @@ class BlockedRows(Component):
     def _product(self, V: Float) -> Float:
         mean = self._mean()
         if self._sparse:
-            return self._mean_over_blocks(lambda tiles: gram.sparse_gram_product(tiles, V, mean))
+            return self._mean_over_blocks(lambda tiles: sparse_gram_product(tiles, V, mean))
         tile, explicit = self._dense_tile(), self._explicit
         return self._mean_over_blocks(
-            lambda X: gram.dense_gram_product(X, V, mean, tile_rows=tile, explicit=explicit)
+            lambda X: dense_gram_product(X, V, mean, tile_rows=tile, explicit=explicit)
         )
 
     def _product_single(self, V: Float) -> Float:
         tile, explicit = self._dense_tile(), self._explicit_single
         mean = self._mean()
         return self._mean_over_blocks(
-            lambda X: gram.dense_gram_product(X, V, mean, tile_rows=tile, explicit=explicit, single=True)
+            lambda X: dense_gram_product(X, V, mean, tile_rows=tile, explicit=explicit, single=True)
         )
 
     def _dense(self) -> Float:
         mean = self._mean()
         if self._sparse:
-            return self._mean_over_blocks(lambda tiles: gram.sparse_gram(tiles, self.n_features, mean))
-        return self._mean_over_blocks(lambda X: gram.dense_gram(X, mean, tile_rows=self._tile_rows))
+            return self._mean_over_blocks(lambda tiles: sparse_gram(tiles, self.n_features, mean))
+        return self._mean_over_blocks(lambda X: dense_gram(X, mean, tile_rows=self._tile_rows))
 
     def _dense_single(self) -> Float:
         mean = self._mean()
-        return self._mean_over_blocks(
-            lambda X: gram.dense_gram(X, mean, tile_rows=self._tile_rows, single=True)
-        )
+        return self._mean_over_blocks(lambda X: dense_gram(X, mean, tile_rows=self._tile_rows, single=True))
 
 
 class RowsComponent(BlockedRows):
@@ -184,7 +187,7 @@ class RowsComponent(BlockedRows):
         Any real dtype. Sparse rows are kept as CSR and centred by algebra, never filled in.
     center : bool, default True
     tile_rows : int, optional
-        Rows multiplied at a time; by default chosen from the sizes, see `gram.dense_tile_rows`.
+        Rows multiplied at a time; by default chosen from the sizes, see `tiling.dense_tile_rows`.
 
     Notes
     -----
@@ -212,9 +215,9 @@ class RowsComponent(BlockedRows):
         shape = rows_shape(rows)
         sparse = bool(sp.issparse(rows))
         # The plain-array view of a memmap spares the subclass's cost at every slice.
-        self._rows = gram.canonical_csr(rows) if sparse else np.asarray(rows)
+        self._rows = canonical_csr(rows) if sparse else np.asarray(rows)
         super().__init__(shape, self._rows.dtype, sparse, center, tile_rows)
-        self._tiles = list(gram.sparse_tiles(self._rows, tile_rows)) if sparse else []
+        self._tiles = list(sparse_tiles(self._rows, tile_rows)) if sparse else []
 
     @property
     def rows(self) -> Any:

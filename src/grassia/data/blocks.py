@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from grassia import gram
+from grassia.passes.sparse import canonical_csr, csr_rows
 
 __all__ = ["BLOCK_BYTES", "balanced", "block_ranges", "even_cuts", "read_ahead", "row_bytes", "slices"]
 
@@ -126,10 +126,10 @@ def slices(rows: Any, max_bytes: int = BLOCK_BYTES) -> Iterator[Any]:
     """
     m, d = rows.shape
     if sp.issparse(rows):
-        X = gram.canonical_csr(rows)
+        X = canonical_csr(rows)
         each = row_bytes(d, X.dtype, X.nnz / max(m, 1))
         for a, b in block_ranges(0, m, each, 1, max_bytes):
-            yield gram.csr_rows(X, a, b)
+            yield csr_rows(X, a, b)
         return
     for a, b in block_ranges(0, m, row_bytes(d, rows.dtype), 1, max_bytes):
         yield rows[a:b]

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from grassia import gram
 from grassia.components import rows_shape
 from grassia.data import formats
 from grassia.data.blocks import even_cuts
@@ -20,6 +19,7 @@ from grassia.data.mapped import MemmapRowsLoader, NpyRowsLoader, open_npy
 from grassia.data.paths import Found, find_files
 from grassia.data.stored import NamedRows, StoreOpener, cut_store, known_facts
 from grassia.errors import InvalidComponent, InvalidInput
+from grassia.passes.sparse import canonical_csr, csr_rows
 
 __all__ = ["Divisible", "divide", "open_source"]
 
@@ -129,8 +129,8 @@ def _of_sparse(source: Any, center: bool, names: Names) -> Divisible:
         if n == 1:
             return [RowsLoader(source, center, names)]
         cuts = _row_cuts(m, n)
-        X = gram.canonical_csr(source)
-        return [RowsLoader(gram.csr_rows(X, a, b), center, names) for a, b in cuts]
+        X = canonical_csr(source)
+        return [RowsLoader(csr_rows(X, a, b), center, names) for a, b in cuts]
 
     return Divisible(m, cut)
 

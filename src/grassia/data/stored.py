@@ -16,13 +16,13 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import scipy.sparse as sp
 
-from grassia import gram
 from grassia._checks import require_real
 from grassia.components import BlockedRows, Component
 from grassia.data import room
 from grassia.data.blocks import BLOCK_BYTES, balanced, block_ranges, read_ahead, row_bytes
 from grassia.data.loaders import Extent, centred, file_stamp, size_text
 from grassia.errors import GrassiaError, InvalidComponent, InvalidInput
+from grassia.passes.sparse import canonical_csr, sparse_tiles
 
 __all__ = [
     "NamedRows",
@@ -297,7 +297,7 @@ class StoredRowsComponent(BlockedRows):
         if first == len(self._ranges):
             return
         for i, rows in enumerate(self._pass(self._ranges[first:]), first):
-            block = list(gram.sparse_tiles(rows, None)) if self._sparse else rows
+            block = list(sparse_tiles(rows, None)) if self._sparse else rows
             if self._keeps and i == len(self._kept) and self._may_keep(rows):
                 self._kept.append(block)
             yield block
@@ -336,7 +336,7 @@ class StoredRowsComponent(BlockedRows):
                 f"rows {start}:{stop} of {self._name} must come as {expected}; got {rows.shape}"
             )
         if self._sparse:
-            return gram.canonical_csr(rows if sp.issparse(rows) else sp.csr_array(rows))
+            return canonical_csr(rows if sp.issparse(rows) else sp.csr_array(rows))
         return np.asarray(rows, dtype=self._dtype)
 
     def _named(self, row: int) -> str:

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from grassia import gram
 from grassia._optional import require
 from grassia.data import formats
 from grassia.data.formats.decoding import DecodedBlocks, require_shape
 from grassia.data.stored import NamedRows
 from grassia.errors import InvalidComponent
+from grassia.passes.sparse import canonical_csr
 
 __all__ = ["DaskOpener", "DaskRows", "DaskStore", "futures_in", "open_object"]
 
@@ -145,7 +145,7 @@ class DaskStore:
                 )
             return np.asarray(rows)
         rows = rows if sp.issparse(rows) else rows.tocsr()
-        return gram.canonical_csr(sp.csr_array(rows))
+        return canonical_csr(sp.csr_array(rows))
 
 
 @dataclass(frozen=True, eq=False)

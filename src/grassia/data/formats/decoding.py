@@ -12,10 +12,10 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from grassia import gram
 from grassia._checks import require_real
 from grassia.data import room
 from grassia.errors import GrassiaError, InvalidComponent
+from grassia.passes.sparse import canonical_csr, csr_rows
 
 __all__ = [
     "DecodedBlocks",
@@ -106,7 +106,7 @@ def checked_csr(
         )
     pointers = (indptr - indptr[0]).astype(np.promote_types(indices.dtype, np.int32), copy=False)
     rows = sp.csr_array((data, indices, pointers), shape=(len(steps), n_features))
-    return gram.canonical_csr(rows)
+    return canonical_csr(rows)
 
 
 class DecodedBlocks:
@@ -178,4 +178,4 @@ class DecodedBlocks:
 def _part(block: Any, start: int, stop: int) -> Any:
     if start == 0 and stop == block.shape[0]:
         return block
-    return gram.csr_rows(block, start, stop) if sp.issparse(block) else block[start:stop]
+    return csr_rows(block, start, stop) if sp.issparse(block) else block[start:stop]

@@ -12,11 +12,11 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from grassia import gram
 from grassia.data.formats.decoding import DecodedBlocks, checked_csr, local_path, naming, require_shape
 from grassia.data.formats.remote import is_url, open_binary
 from grassia.data.stored import described_file
 from grassia.errors import InvalidComponent
+from grassia.passes.sparse import canonical_csr
 
 __all__ = ["NpzOpener", "NpzStore", "open_path"]
 
@@ -120,7 +120,7 @@ class NpzStore:
         self._file.seek(0)
         rows = sp.load_npz(self._file)
         self.shape = require_shape(self._path, rows.shape, rows.dtype)
-        rows = gram.canonical_csr(rows.tocsr())
+        rows = canonical_csr(rows.tocsr())
         self.dtype = rows.dtype
         self.stored = int(rows.nnz)
         self._blocks = DecodedBlocks([0, self.shape[0]], lambda _: rows)

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from grassia import gram
 from grassia._checks import rows_shape
 from grassia._optional import require
 from grassia.data import formats
 from grassia.data.formats.columns import Columns, chosen_columns, frozen_columns
 from grassia.data.stored import NamedRows
 from grassia.errors import GrassiaError, InvalidComponent
+from grassia.passes.sparse import canonical_csr, csr_rows
 
 __all__ = ["RefOpener", "RefStore", "in_short", "open_object", "receiving", "sending"]
 
@@ -141,7 +141,7 @@ def _rows_of(value: Any, name: str, columns: Taken, drop: Taken) -> tuple[Any, t
     elif options:
         raise InvalidComponent(f"{name} must be a table to have columns; it is a {type(value).__name__}")
     if sp.issparse(value):
-        return gram.canonical_csr(sp.csr_array(value)), None
+        return canonical_csr(sp.csr_array(value)), None
     if isinstance(value, np.ndarray):
         rows_shape(value)
         return value, None
@@ -221,7 +221,7 @@ class RefStore:
         """Rows ``start:stop``; of an array a view of the store."""
         if self._rows is None:
             self._rows = self._fetch()
-        return gram.csr_rows(self._rows, start, stop) if self.sparse else self._rows[start:stop]
+        return csr_rows(self._rows, start, stop) if self.sparse else self._rows[start:stop]
 
     def _fetch(self) -> Any:
         opener = self._opener

@@ -1,0 +1,126 @@
+"""How a pass over dense rows is cut: rows per tile, threads, what BLAS likes, single precision.
+
+The other modules call these functions by way of this one, so that all of them see the same BLAS, also a
+supposed one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grassia._blas import numpy_blas
+
+__all__ = [
+    "BUFFER_BYTES",
+    "centred_tile",
+    "dense_tile_rows",
+    "exact_in_single",
+    "over_rows",
+    "single_block",
+    "single_in_range",
+    "small_products",
+    "threads_for",
+    "usable_in_place",
+]
+
+Float = NDArray[np.float64]
+Part = TypeVar("Part")
+
+# On these cores OpenBLAS multiplies small matrices where they lie, on the calling thread. Its way
+# for large ones first copies ("packs") the operands, which for the few columns of an eigenspace
+# block costs two to three times the arithmetic.
+_CORES_WITH_SMALL_PRODUCTS = {"SkylakeX", "Cooperlake", "SapphireRapids"}
+
+_CACHE_BYTES = 1 << 20
+#: The largest tile.
+BUFFER_BYTES = 32 << 20
+
+
+def small_products() -> bool:
+    """Whether small products are cheap here, see `_CORES_WITH_SMALL_PRODUCTS`."""
+    return getattr(numpy_blas(), "architecture", None) in _CORES_WITH_SMALL_PRODUCTS
+
+
+def threads_for(work: float, each: float) -> int:
+    """How many threads of ours to use: as many as BLAS may, unless BLAS itself makes use of them."""
+    if not small_products():
+        return 1
+    return max(1, min(int(numpy_blas().num_threads or 1), int(work / each)))
+
+
+def over_rows(work: Callable[[int, int], Part], n_rows: int, threads: int) -> list[Part]:
+    """``work(start, stop)`` over equal ranges of rows, a thread for each; results in their order."""
+    bounds = [n_rows * i // threads for i in range(threads + 1)]
+    if threads == 1:
+        return [work(0, n_rows)]
+    with ThreadPoolExecutor(threads - 1) as pool:
+        others = [pool.submit(work, a, b) for a, b in pairwise(bounds[1:])]
+        return [work(0, bounds[1]), *(other.result() for other in others)]
+
+
+def dense_tile_rows(n_features: int) -> int:
+    """Rows per tile for passes over dense rows.
+
+    128 rows spread the cost of adding a tile's result; more if they fit a second-level cache as
+    float64. Where small products are not cheap, tiles are four times as tall, for packing and BLAS
+    threads to pay off. No tile is larger than 32 MiB as float64 (or one row, if a row is larger).
+
+    Examples
+    --------
+    >>> dense_tile_rows(100_000_000)
+    1
+    """
+    row_bytes = 8 * n_features
+    rows = min(max(128, _CACHE_BYTES // row_bytes), 1024)
+    if not small_products():
+        rows *= 4
+    return max(1, min(rows, BUFFER_BYTES // row_bytes))
+
+
+def exact_in_single(dtype: np.dtype[Any]) -> bool:
+    """Whether float32 holds every value of `dtype`.
+
+    Examples
+    --------
+    >>> [exact_in_single(np.dtype(t)) for t in ("f4", "u2", "?", "i4", "f8")]
+    [True, True, True, False, False]
+    """
+    return bool(np.can_cast(dtype, np.float32, "safe"))
+
+
+def single_in_range(smallest: float, largest: float) -> bool:
+    """Whether products of sizes between these neither vanish nor overflow in float32."""
+    return smallest > 1e-20 and largest < 1e37
+
+
+def single_block(V: Float) -> tuple[NDArray[np.float32], Float]:
+    """`V` in float32, its columns scaled to a largest entry of one, and the scales.
+
+    Scaled, columns of any size are in the range of float32.
+    """
+    scale = abs(V).max(axis=0, initial=0.0)
+    scale[~(np.isfinite(scale) & (scale > 0.0))] = 1.0
+    return (V / scale).astype(np.float32), scale
+
+
+def usable_in_place(X: NDArray[Any], dtype: Any) -> bool:
+    """Whether BLAS can use tiles of `X` where they lie, in arithmetic of `dtype`."""
+    return bool(X.dtype == dtype and X.flags.aligned and X.itemsize in X.strides)
+
+
+def centred_tile(T: NDArray[Any], centre: NDArray[Any] | None, buffer: NDArray[Any]) -> NDArray[Any]:
+    """`T` less `centre`, in `buffer`."""
+    if centre is not None and (T.dtype == buffer.dtype or T.itemsize > 8):
+        np.subtract(T, centre, out=buffer, casting="same_kind")
+        return buffer
+    # Converting and subtracting at once would be slower.
+    np.copyto(buffer, T, casting="same_kind")
+    if centre is not None:
+        buffer -= centre
+    return buffer
