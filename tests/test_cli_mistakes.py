@@ -70,6 +70,8 @@ MISTAKES = [
     ("an unknown format", ["x.npy", "--format", "xls"], ["xls", "npz"]),
     ("an unknown precision", ["x.npy", "--precision", "half"], ["half", "float32"]),
     ("no worker", ["x.npy", "--workers", "0"], ["--workers", "0"]),
+    ("no shard", ["x.npy", "-k", "2", "--shards", "0"], ["--shards", "0"]),
+    ("several serial workers", ["x.npy", "--backend", "serial", "-w", "4"], ["serial", "--workers 4"]),
     ("an address without a cluster", ["x.npy", "--address", "here:1"], ["--address", "ray"]),
     ("a tolerance that is no sine", ["x.npy", "--tol", "2"], ["--tol", "2"]),
     ("a time that is over", ["x.npy", "--time-limit", "0"], ["--time-limit"]),

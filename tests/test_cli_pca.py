@@ -111,7 +111,8 @@ ENGINES = [pytest.param(name, marks=pytest.mark.engines) for name in ("ray", "da
 @pytest.mark.parametrize("backend", ["serial", "threads", "processes", *ENGINES])
 def test_the_answer_does_not_depend_on_the_back_end(backend, X, oracle, folder):
     np.save("x.npy", X)
-    arguments = ["--backend", backend, "--workers", "2", "--solver", "nystrom"]
+    two = "--shards" if backend == "serial" else "--workers"
+    arguments = ["--backend", backend, two, "2", "--solver", "nystrom"]
     assert main(["pca", "x.npy", "-k", "3", *arguments, "-o", "m", "-q"]) == 0
     assert_is(arrays(folder / "m", "npy"), oracle, X)
     assert json.loads((folder / "m" / "model.json").read_text())["backend"] == backend

@@ -61,6 +61,12 @@ def test_one_sample_on_the_command_line_is_projected(X, folder, expected, capsys
     np.testing.assert_allclose(printed(capsys).to_numpy(), expected(X[7:8]), atol=1e-12)
 
 
+def test_a_sample_may_begin_with_a_minus_sign(X, folder, expected, capsys):
+    negative = -np.abs(X[7])
+    assert main(["project", "m", ",".join(map(repr, negative.tolist()))]) == 0
+    np.testing.assert_allclose(printed(capsys).to_numpy(), expected(negative[None, :]), atol=1e-12)
+
+
 @pytest.mark.parametrize("header", [True, False])
 def test_rows_on_stdin_are_projected(header, X, folder, expected, capsys, monkeypatch):
     lines = pd.DataFrame(X[:9], columns=NAMES).to_csv(index=False, header=header)

@@ -72,6 +72,25 @@ def begun(process: subprocess.Popen[str]) -> None:
     wait_for(Path("run.jsonl"), '"solving"', process)
 
 
+EARLY = """
+import os, signal, sys
+from grassia.cli import main
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "scipy.sparse":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+sys.exit(main(["--version"]))
+"""
+
+
+def test_ctrl_c_while_packages_are_imported_is_one_line(folder):
+    process = started([sys.executable, "-c", EARLY])
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    assert err == "grassia: interrupted; start again\n"
+
+
 @pytest.mark.parametrize("backend", ["threads", "processes"])
 def test_ctrl_c_keeps_a_checkpoint_and_the_line_it_prints_resumes_the_run(backend, X):
     process = start(

@@ -319,6 +319,31 @@ def test_who_must_stay_waits_for_a_worker_of_the_same_name(client):
         assert post.ask(0, WHERE).scalars["name"] == before["name"]
 
 
+def test_nobody_is_opened_on_a_worker_that_is_dead_though_the_scheduler_does_not_know_it_yet(client):
+    with Dask(client=client) as backend:
+        backend.stays = True
+        post = Post(backend, loaders(1))
+        before = post.ask(0, WHERE).scalars
+        home = backend._places[0].home.address
+        backend._cluster.died(home)  # as when its connection breaks, before the scheduler has told
+        backend._notices += backend._lose(backend._places[0], "its connection broke")
+        assert kinds(backend.receive(0.2)) == [Lost]
+        assert kinds(gathered(backend, Restored)) == [Restored]  # it was alive after all
+        assert post.ask(0, WHERE).scalars["pid"] == before["pid"]
+
+
+def test_a_plain_script_needs_no_guard(tmp_path):
+    script = tmp_path / "plain.py"
+    script.write_text(
+        "import numpy as np, grassia\n"
+        "X = np.random.default_rng(0).standard_normal((300, 8)) * np.arange(8, 0, -1)\n"
+        "shards = grassia.from_rows(X, n_components=2)\n"
+        "print(grassia.eigenspace(shards, 2, solver='nystrom', backend='dask', rng=0).status.name)\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=100, cwd="/")
+    assert done.stdout == "CONVERGED\n", done.stderr
+
+
 def test_a_worker_without_a_name_is_waited_for_on_its_host():
     with cluster(0) as (made, client):
         address = made.scheduler_address

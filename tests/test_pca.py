@@ -15,6 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 import grassia
 from estimator_data import TABLES, entry_by_entry, relative, term_counts, with_variance
 from grassia.backends import Simulated
+from grassia.component import Component
 from grassia.estimators.exact import completed, number_of, triangle
 from grassia.geometry import projection_distance
 
@@ -401,3 +402,26 @@ def test_a_lost_worker_does_not_change_the_components(action):
 def test_an_estimator_leaves_nothing_out(given):
     with pytest.raises(grassia.InvalidInput, match="`on_loss`"):
         grassia.PCA(2, on_loss=given).fit(np.eye(5))
+
+
+# -- work -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("d", [200, 600])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_few_components_cost_few_products(d, dtype, monkeypatch):
+    """To check all eigenvectors of rows in single precision took as long as twenty covariances."""
+    columns = []
+    multiply = Component.apply
+
+    def counted(self, V, *given, **named):
+        columns.append(V.shape[1])
+        return multiply(self, V, *given, **named)
+
+    monkeypatch.setattr(Component, "apply", counted)
+    X = np.random.default_rng(0).standard_normal((2000, d)) * np.linspace(3.0, 1.0, d)
+    pca = grassia.PCA(5, solver="covariance", random_state=0).fit(X.astype(dtype))
+    assert sum(columns) <= 100
+    exact = np.linalg.svd(X - X.mean(axis=0), full_matrices=False)[2][:5]
+    found = pca.components_.T.astype(np.float64)
+    assert projection_distance(np.linalg.qr(found)[0], exact.T) <= (1e-4 if dtype == np.float32 else 1e-8)

@@ -216,6 +216,7 @@ class Dask(Backend):
         if place is None:
             return []  # it was given up
         if isinstance(outcome, str):
+            self._cluster.died(seat.address)
             return self._died(place, seat, outcome)
         if seat is place.copy:
             return self._copy_answered(place, outcome)
@@ -273,7 +274,7 @@ class Dask(Backend):
         for place in self._places:
             if place.home is None and place.copy is None and not place.gone:
                 messages += self._restore(place)
-        if self._uneven and self._cluster.known:
+        if self._uneven and self._cluster.usable:
             messages += self._spread()
         reason = self._cluster.given_up(wait_for_workers=self.stays)
         if reason is not None:
@@ -307,9 +308,10 @@ class Dask(Backend):
     def _own_place(self, place: Place) -> str | None:
         """The worker of the same name, or one that has come to the same host meanwhile."""
         known, joined = self._cluster.known, self._cluster.joined
-        named = [at for at in known if known[at].name == place.name]
+        there = [at for at in known if self._cluster.alive(at)]
+        named = [at for at in there if known[at].name == place.name]
         since = self._cluster.seen.get(place.left or "", 0.0)
-        hosted = [at for at in known if known[at].host == place.host and joined[at] > since]
+        hosted = [at for at in there if known[at].host == place.host and joined[at] > since]
         crowd = self._crowd()
         return next(iter(named), min(hosted, key=lambda at: crowd[at], default=None))
 

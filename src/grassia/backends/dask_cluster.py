@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import secrets
+import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -16,6 +18,7 @@ from grassia.backends.dask_worker import anchor
 from grassia.errors import InvalidInput
 
 MOST_PROCESSES = 32
+NOTICED = 5.0  # seconds in which a scheduler has noticed that a worker is dead
 
 __all__ = ["Cluster"]
 
@@ -48,6 +51,7 @@ class Cluster:
         self.joined: dict[str, float] = {}
         self.seen: dict[str, float] = {}
         self.out_of_reach = False
+        self._died: dict[str, float] = {}
         self._alone_since: float | None = None
         self._anchors: dict[str, Any] = {}
         self._distributed: Any = require("distributed", "dask")
@@ -66,12 +70,7 @@ class Cluster:
         if given is None:
             with suppress(ValueError):  # there is no current client
                 return self._distributed.get_client()
-            given = self._local = self._distributed.LocalCluster(
-                n_workers=min(places, MOST_PROCESSES),
-                threads_per_worker=1,
-                processes=True,
-                dashboard_address=None,
-            )
+            given = self._local = _local_cluster(self._distributed, min(places, MOST_PROCESSES))
         self._own = True
         return kind(given, set_as_default=False)
 
@@ -92,8 +91,17 @@ class Cluster:
     @property
     def usable(self) -> list[str]:
         """The workers there are, without those that are paused or about to close where there are others."""
-        usable = [address for address, known in self.known.items() if known.usable]
-        return usable or list(self.known)
+        there = [address for address in self.known if self.alive(address)]
+        return [address for address in there if self.known[address].usable] or there
+
+    def died(self, address: str) -> None:
+        """A worker does not answer any more; the scheduler may know it for a while."""
+        self._died[address] = time.monotonic()
+
+    def alive(self, address: str) -> bool:
+        """Whether a worker is there as far as is known, and not only as far as the scheduler knows."""
+        since = self._died.get(address)
+        return since is None or self.joined[address] > since or time.monotonic() - since > NOTICED
 
     @property
     def closed(self) -> bool:
@@ -183,6 +191,22 @@ class Cluster:
         """It may be closed."""
         with suppress(Exception):
             self._anchors.pop(address).release()
+
+
+def _local_cluster(distributed: Any, workers: int) -> Any:
+    """Processes of this machine that do not import the program's script, so that it needs no guard."""
+    options = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None}
+    if os.name != "posix":
+        return distributed.LocalCluster(processes=True, **options)
+    made = require("distributed.deploy.subprocess", "dask").SubprocessCluster
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    try:
+        return made(**options)
+    finally:
+        os.environ.pop("PYTHONPATH")
+        if before is not None:
+            os.environ["PYTHONPATH"] = before
 
 
 def _nothing() -> None:

@@ -8,22 +8,37 @@ function that returns one of these codes, and register it in `build`. The librar
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-import grassia
-from grassia.cli._kept import Stopped
-from grassia.cli._outcome import FAILED, INTERRUPTED, OK, explain
+if TYPE_CHECKING:
+    import typer
 
 __all__ = ["main"]
+
+# Numbers of which the first is negative: a sample, not an option.
+_SAMPLE = re.compile(r"-[0-9.][-+0-9.eE]*(,.*)?")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; errors are one line on stderr."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run(list(sys.argv[1:] if argv is None else argv))
+    except KeyboardInterrupt:  # so early that not even all was imported
+        print("grassia: interrupted; start again", file=sys.stderr)
+        return 130
+
+
+def _run(arguments: list[str]) -> int:
+    import typer
+
+    from grassia.cli._kept import Stopped
+    from grassia.cli._outcome import FAILED, INTERRUPTED, OK, explain
+
+    if arguments[:1] == ["project"]:
+        arguments = [f" {one}" if _SAMPLE.fullmatch(one) else one for one in arguments]
     debug = "--debug" in arguments
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # without Unicode: "?" instead of an error
@@ -55,6 +70,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build() -> typer.Typer:
     """The application with all its commands."""
+    import typer
+
+    import grassia
     from grassia.cli.bench import bench
     from grassia.cli.check import check
     from grassia.cli.demo import demo
@@ -77,23 +95,21 @@ def build() -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    app.callback()(_global_options)
+
+    def show_version(wanted: bool) -> None:
+        if wanted:
+            print(f"grassia {grassia.__version__}")
+            raise typer.Exit
+
+    shown = typer.Option(
+        False, "--version", callback=show_version, is_eager=True, help="Show the version and exit."
+    )
+
+    # A callback of its own keeps `grassia COMMAND` the form even while there is one command only.
+    @app.callback()
+    def options_of_all(version: bool = shown) -> None:
+        pass
+
     for command in (pca, resume, project, check, report, plan, bench, simulate, demo, reproduce):
         app.command()(command)
     return app
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        print(f"grassia {grassia.__version__}")
-        raise typer.Exit
-
-
-def _global_options(
-    version: Annotated[
-        bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
-    ] = False,
-) -> None:
-    # A callback of its own keeps `grassia COMMAND` the form even while there is one command only.
-    pass

@@ -22,10 +22,10 @@ from rich.console import Console
 
 import grassia
 from grassia.checkpoint import Checkpoint, latest
-from grassia.cli._inputs import Source, engine_of, resolved_backend
+from grassia.cli._inputs import Source, engine_of, parts_of, resolved_backend
 from grassia.cli._kept import Looking, Stopped
 from grassia.cli._model import Add, Model, ModelFolder
-from grassia.cli._outcome import code_of
+from grassia.cli._outcome import code_of, spoken
 from grassia.cli._row_names import RowNames
 from grassia.cli._running import check_size, run_watched
 from grassia.cli._scores import score_dtype, write_scores
@@ -141,7 +141,7 @@ class Fit:
         engine = engine_of(name, self.workers, self.address, list(self.faults) or None)
         looking = Looking(self.report, self.log, self.overwrite, f"grassia pca {source.text}")
         with looking, ModelFolder(self.output, self.form, self.overwrite) as folder:
-            parts = self.shards or (1 if name == "serial" else self.workers)
+            parts = parts_of(self.shards, name, self.workers)
             if going_on:
                 parts = sum(len(group) for group in latest(plan.folder).header["groups"])
             components = source.components(parts)
@@ -389,7 +389,8 @@ def _show(written: dict[str, Any], result: Result, output: Path, files: list[str
         for i, (name, variance, ratio) in enumerate(ratios):
             said += ratio or 0.0
             if i < _MOST_SHOWN or i == written["k"] - 1:
-                rows.append((name, _number(variance, ".6g"), _number(ratio, ".2%"), _number(said, ".2%")))
+                together = None if ratio is None else said
+                rows.append((name, _number(variance, ".6g"), _number(ratio, ".2%"), _number(together, ".2%")))
         show_table(console, ("", "variance", "explained", "together"), rows)
         for sentence in in_words(result.certificate):
             console.print(f"- {sentence}", markup=False, soft_wrap=True)
@@ -406,7 +407,7 @@ def _show(written: dict[str, Any], result: Result, output: Path, files: list[str
     style = "bold green" if result.converged else "bold red"
     console.print(f"{result.status.name}: {bound}, asked {written['tol']:g}", style=style, soft_wrap=True)
     if not result.converged:
-        console.print(result.status.advice, markup=False, soft_wrap=True)
+        console.print(spoken(result.status.advice), markup=False, soft_wrap=True)
 
 
 def _number(value: float | None, form: str) -> str:

@@ -20,7 +20,7 @@ from grassia.data.paths import find_files
 from grassia.data.several import groups_by_rows, merged
 from grassia.errors import InvalidComponent, InvalidInput
 
-__all__ = ["BACKENDS", "Source", "engine_of", "format_options", "resolved_backend"]
+__all__ = ["BACKENDS", "Source", "engine_of", "format_options", "parts_of", "resolved_backend"]
 
 BACKENDS = ["serial", "threads", "processes", "ray", "dask"]
 
@@ -135,7 +135,25 @@ def resolved_backend(name: str | None, workers: int) -> str:
         raise InvalidInput(f"--workers must be at least 1; got {workers}.")
     if name is None:
         return "serial" if workers == 1 else "processes"
+    if name == "serial" and workers > 1:
+        raise InvalidInput(
+            f"--backend serial has one worker; got --workers {workers}. Take threads or processes; --shards "
+            "splits the rows."
+        )
     return one_of(name, BACKENDS, "--backend")
+
+
+def parts_of(shards: int | None, backend: str, workers: int) -> int:
+    """Into how many components the rows are split.
+
+    >>> parts_of(None, "processes", 4), parts_of(None, "serial", 1), parts_of(7, "serial", 1)
+    (4, 1, 7)
+    """
+    if shards is None:
+        return 1 if backend == "serial" else workers
+    if shards < 1:
+        raise InvalidInput(f"--shards must be at least 1; got {shards}.")
+    return shards
 
 
 def engine_of(name: str, workers: int, address: str | None = None, faults: Faults = None) -> Backend:

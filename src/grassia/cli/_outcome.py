@@ -42,6 +42,13 @@ _WORDS = (
     (re.compile(r"`k` must satisfy"), "-k must satisfy"),
     (re.compile(r"`(columns|drop|workers|tol|solver|backend|dataset|precision)` "), r"--\1 "),
     (re.compile(r"`time_limit` \(in seconds\)"), "--time-limit"),
+    (re.compile(r", or pass the answer as `v0`\."), "."),
+    (re.compile(r" Pass the answer as `v0` to go on from it\."), ""),
+    (re.compile(r"`certificate\.identified` says"), "The certificate says"),
+    (re.compile(r" See `history\.events`; t"), " T"),
+    (re.compile(r"The last of `history\.events` says how; t"), "T"),
+    (re.compile(r"`(time_limit|max_passes)`"), lambda found: f"--{found[1].replace('_', '-')}"),
+    (re.compile(r"`tol`"), "--tol"),
     (re.compile(r"`rng`"), "--seed"),
 )
 

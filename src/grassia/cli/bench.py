@@ -10,7 +10,7 @@ from rich.console import Console
 
 from grassia.cli import _options as opt
 from grassia.cli._compare import HEAD, Outcome, chosen_solvers, compare
-from grassia.cli._inputs import Source, engine_of, format_options, resolved_backend
+from grassia.cli._inputs import Source, engine_of, format_options, parts_of, resolved_backend
 from grassia.cli._kept import Journal
 from grassia.cli._model import plain
 from grassia.cli._outcome import FAILED, OK
@@ -69,7 +69,7 @@ def bench(
     check_numbers(k, tol, seed, time_limit)
     name = resolved_backend(backend, workers)
     source = Source(inputs, format_options(dataset, columns, drop or [], option or []), not no_center)
-    components = source.components(shards or (1 if name == "serial" else workers))
+    components = source.components(parts_of(shards, name, workers))
     check_size(k, components, source)
     names = chosen_solvers(solver, _usual(components))
     asked: dict[str, Any] = {"inputs": list(inputs), "k": k, "tol": tol, "backend": name, "workers": workers}

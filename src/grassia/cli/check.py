@@ -16,7 +16,7 @@ from grassia.certificate import Certificate, Certifier
 from grassia.cli import _options as opt
 from grassia.cli._fitting import fitting_rows
 from grassia.cli._given import Frozen, once_certified
-from grassia.cli._inputs import engine_of, format_options, resolved_backend
+from grassia.cli._inputs import engine_of, format_options, parts_of, resolved_backend
 from grassia.cli._kept import interruptible
 from grassia.cli._model import Model, plain
 from grassia.cli._outcome import FAILED, OK, code_of
@@ -78,7 +78,7 @@ def check(
     name = resolved_backend(backend, workers)
     engine = engine_of(name, workers, address)
     chosen = format_options(dataset, columns, drop or [], option or [])
-    parts = shards or (1 if name == "serial" else workers)
+    parts = parts_of(shards, name, workers)
     source, components = fitting_rows(found, inputs, chosen, parts)
     with interruptible(f"{os.path.normpath(model)}.check", resume) as plan:
         result = run_watched(

@@ -17,7 +17,7 @@ from grassia import backends, geometry, solvers
 from grassia.cli import _demo_report as report
 from grassia.cli import _options as opt
 from grassia.cli._kept import Looking, interruptible, report_path
-from grassia.cli._outcome import code_of
+from grassia.cli._outcome import code_of, spoken
 from grassia.cli._progress import watcher
 from grassia.errors import InvalidInput, MissingExtra
 from grassia.messages import Array
@@ -54,7 +54,9 @@ def demo(
     tol: Annotated[float, typer.Option(help="Wanted sine of the largest angle.")] = 1e-6,
     solver: Annotated[str, typer.Option(help="nystrom (far fewer passes), grassia, power, ...")] = "grassia",
     backend: Annotated[Name, typer.Option(help="Where the workers run.")] = Name.processes,
-    output: Annotated[Path, typer.Option(help="Folder for what it writes.")] = Path("grassia-demo"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for what it writes.")] = Path(
+        "grassia-demo"
+    ),
     report_file: Annotated[
         Path | None,
         typer.Option("--report", metavar="FILE.html", help="The report. Default: report.html in the folder."),
@@ -139,7 +141,7 @@ def demo(
     style = "bold green" if result.converged else "bold red"
     console.print(found.verdict(), style=style, soft_wrap=True)
     if not result.converged:
-        console.print(result.status.advice, markup=False)
+        console.print(spoken(result.status.advice), markup=False)
     return code_of(result.status)
 
 

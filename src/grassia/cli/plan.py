@@ -10,7 +10,7 @@ from rich.console import Console
 
 import grassia
 from grassia.cli import _options as opt
-from grassia.cli._inputs import Source, engine_of, format_options, resolved_backend
+from grassia.cli._inputs import Source, engine_of, format_options, parts_of, resolved_backend
 from grassia.cli._outcome import one_of
 from grassia.cli._running import check_numbers, check_size
 
@@ -57,7 +57,7 @@ def plan(
     one_of(solver, opt.solver_names(), "--solver")
     name = resolved_backend(backend, workers)
     source = Source(inputs, format_options(dataset, columns, drop or [], option or []), not no_center)
-    components = source.components(shards or (1 if name == "serial" else workers))
+    components = source.components(parts_of(shards, name, workers))
     check_size(k, components, source)
     found = grassia.plan(
         components,

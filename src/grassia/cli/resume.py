@@ -82,6 +82,8 @@ def resume(
         "address": address,
         "tol": tol,
     }
+    if backend == "serial" and workers is None:
+        changed["workers"] = 1
     if workers is not None and backend is None:
         changed["backend"] = "processes" if workers > 1 else "serial"
     base = asked or Fit(inputs=inputs or [], k=int(held["k"]), tol=float(held["tol"]), temporary=False)

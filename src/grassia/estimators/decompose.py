@@ -87,6 +87,7 @@ class Options:
     callbacks: Any
     certifier: Certifier | None = None
     on_loss: str | LossPolicy = "reload"
+    precision: str = "auto"
     start: Float | None = None
 
 
@@ -152,9 +153,13 @@ def _decomposed(rows: Rows, wanted: Wanted, options: Options, center: bool) -> D
     if route == "rows":
         return _from_rows(rows, wanted, options, center)
     if route == "covariance":
-        if not isinstance(wanted, int) or rows.n_features <= _FEW_EIGENVECTORS:
+        few = rows.n_features <= (_FEW_EIGENVECTORS if _many(rows, wanted) else _FEW_FEATURES)
+        if not isinstance(wanted, int) or few:
             return _from_covariance(rows, wanted, options, center)
-        options = dataclasses.replace(options, solver=Covariance(), start=None)
+        found = _iterated(rows, wanted, dataclasses.replace(options, solver=Covariance(), start=None), center)
+        reason = f"covariance: one pass over rows of {rows.n_features} features costs less than an iteration"
+        found.result.stats["solver_reason"] = reason
+        return found
     if wanted is None:
         return _iterated(rows, most(rows), options, center)
     if isinstance(wanted, float):
@@ -167,6 +172,10 @@ def most(rows: Rows) -> int:
     return min(rows.count, rows.n_features)
 
 
+def _many(rows: Rows, wanted: Wanted) -> bool:
+    return not isinstance(wanted, int) or wanted > most(rows) // 5
+
+
 def _route(rows: Rows, wanted: Wanted, options: Options) -> str:
     """ "covariance", "rows" or "iteration"."""
     d, m, solver = rows.n_features, rows.distinct, options.solver
@@ -174,7 +183,7 @@ def _route(rows: Rows, wanted: Wanted, options: Options) -> str:
         return "covariance"
     if not isinstance(solver, str) or solver != "auto":
         return "iteration"
-    many = not isinstance(wanted, int) or wanted > most(rows) // 5
+    many = _many(rows, wanted)
     if m < d and many and m * d <= (_MOST_NUMBERS_SPARSE if rows.sparse else _MOST_NUMBERS):
         return "rows"
     if d <= _FEW_FEATURES or (many and d <= _MOST_FEATURES):
@@ -201,7 +210,9 @@ class Spectrum:
 
 def _from_covariance(rows: Rows, wanted: Wanted, options: Options, center: bool) -> Decomposition:
     d = rows.n_features
-    run = _run(rows, d, dataclasses.replace(options, solver=Covariance(), start=None))
+    # In double precision: what is single would have to be checked by a product with all of d columns.
+    whole = dataclasses.replace(options, solver=Covariance(), start=None, precision="float64")
+    run = _run(rows, d, whole)
     mean = run.stats["mean"]
     if run.status is Status.INTERRUPTED or run.certificate is None:
         return _measured(rows, _cut_short(run, wanted, most(rows)), mean, center)
@@ -307,6 +318,7 @@ def _run(rows: Rows, k: int, options: Options) -> Result:
             time_limit=options.time_limit,
             certifier=options.certifier,
             on_loss=options.on_loss,
+            precision=options.precision,
         )
 
 
