@@ -153,7 +153,9 @@ def test_every_outcome_has_its_exit_code(status, code):
 def test_a_file_that_is_cut_short_while_it_is_read_is_a_mistake_of_the_input(folder, capsys):
     Path("cut.npy").write_bytes(Path("x.npy").read_bytes()[:-100])
     assert main(["pca", "cut.npy", "-k", "1"]) == 2
-    assert "cut.npy" in one_line(capsys.readouterr().err)
+    line = one_line(capsys.readouterr().err)
+    assert "cut.npy" in line
+    assert "cut short" in line
 
 
 def test_errors_of_the_library_name_options_of_the_command_line():

@@ -225,7 +225,12 @@ def open_npy(path: str) -> NDArray[Any]:
             f"the rows file must exist where the worker runs; there is none at {path}"
         ) from error
     except (OSError, ValueError) as error:
+        wrong = str(error)
+        if Path(path).is_file() and Path(path).stat().st_size == 0:
+            wrong = "it is empty"
+        elif "mmap length" in wrong:
+            wrong = "it is cut short: the array that it announces is longer than the file"
         raise InvalidComponent(
-            f"{path} must be a .npy file holding a non-empty array of numbers; {error}; "
+            f"{path} must be a .npy file holding a non-empty array of numbers; {wrong}; "
             "write it with numpy.save"
         ) from error
