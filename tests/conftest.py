@@ -5,6 +5,8 @@ from __future__ import annotations
 import atexit
 import importlib
 import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -131,3 +133,15 @@ def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     assert mark is not None or set(children()) <= before
     assert not segments()
+
+
+@pytest.fixture(autouse=True)
+def handler_of_ctrl_c() -> Iterator[None]:
+    """What a test or a library of its sets for Ctrl-C must not reach the next test: that may be about it."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    if (
+        signal.getsignal(signal.SIGINT) is not before
+        and threading.current_thread() is threading.main_thread()
+    ):
+        signal.signal(signal.SIGINT, before)

@@ -240,6 +240,7 @@ def test_a_solver_with_a_floor_says_that_it_did_not_converge(problem, name):
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # that is the point
 def test_a_ctrl_c_whose_exception_was_swallowed_is_not_lost(problem):
     """Python drops what is raised in a finaliser; the run must end all the same."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
     class Finaliser:
         def __del__(self):

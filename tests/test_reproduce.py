@@ -408,7 +408,7 @@ def test_an_interrupt_has_code_130_and_leaves_whole_curves(tmp_path):
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert errors == "grassia: interrupted\n"
+    assert errors == "grassia: interrupted; what is finished is in out; go on with the same command\n"
     kept = list((tmp_path / "out" / "curves").iterdir())
     assert kept
     for path in kept:
