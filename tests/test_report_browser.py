@@ -132,8 +132,9 @@ if (mark.classList.contains('point')) {  // the middle of a cloud of points may 
   at = mark.getPointAtLength(0).matrixTransform(mark.getScreenCTM());
   at.x += 3;
 }
-var there = document.elementFromPoint(at.x, at.y).closest('[data-tip]');
-return [Math.round(at.x), Math.round(at.y), there && there.getAttribute('data-tip')];
+var x = Math.round(at.x), y = Math.round(at.y);  // pointers move by whole pixels, and marks may be narrower
+var there = document.elementFromPoint(x, y).closest('[data-tip]');
+return [x, y, there && there.getAttribute('data-tip')];
 """
 
 
