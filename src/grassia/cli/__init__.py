@@ -50,8 +50,8 @@ def _run(arguments: list[str]) -> int:
         code = build()(arguments or ["--help"], prog_name="grassia", standalone_mode=False)
     except Stopped as stopped:
         code, how_to_go_on = INTERRUPTED, f"; {stopped}"
-    except (KeyboardInterrupt, typer.Abort):
-        code = INTERRUPTED
+    except (KeyboardInterrupt, typer.Abort):  # whoever has kept something says so by `Stopped`
+        code, how_to_go_on = INTERRUPTED, "; start again"
     except BrokenPipeError:
         sys.stdout = None  # whoever read us has left: say no more
         return FAILED

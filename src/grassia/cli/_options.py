@@ -28,6 +28,7 @@ __all__ = [
     "Seed",
     "Shards",
     "SolverName",
+    "TimeLimit",
     "Tol",
     "Workers",
 ]
@@ -90,6 +91,14 @@ Shards = Annotated[
 ]
 Seed = Annotated[
     int | None, typer.Option(help="Of everything random. Default: a fresh one.", rich_help_panel=_RUNNING)
+]
+TimeLimit = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        help="Stop after so long, from now, with the best so far.",
+        rich_help_panel=_RUNNING,
+    ),
 ]
 NoCenter = Annotated[
     bool,

@@ -53,12 +53,7 @@ def pca(
     shards: opt.Shards = None,
     tol: opt.Tol = 1e-6,
     solver: opt.SolverName = "auto",
-    time_limit: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS", help="Stop after so long with the best so far.", rich_help_panel="Running"
-        ),
-    ] = None,
+    time_limit: opt.TimeLimit = None,
     precision: Annotated[
         str,
         typer.Option(

@@ -39,14 +39,7 @@ def resume(
         float | None,
         typer.Option(help="Wanted bound on the sine. Default: that of the run.", rich_help_panel="Running"),
     ] = None,
-    time_limit: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS",
-            help="Stop after so long, from now, with the best so far.",
-            rich_help_panel="Running",
-        ),
-    ] = None,
+    time_limit: opt.TimeLimit = None,
     report: opt.Report = None,
     log: opt.Log = None,
     as_json: opt.Json = False,
