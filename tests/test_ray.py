@@ -692,6 +692,38 @@ def test_a_worker_that_stays_waits_for_its_node(nodes, engine, tmp_path):
     assert (reply.scalars["node"], reply.scalars["seen"]) == (again, 1)
 
 
+def test_an_actor_that_does_not_come_up_is_asked_for_again_elsewhere(nodes, engine, monkeypatch):
+    """Ray goes on asking a node that hangs until it has missed its heartbeats, half a minute later."""
+    monkeypatch.setattr("grassia.backends.ray_actor.OVERDUE_SECONDS", 1.0)
+    there = nodes.add(ELSEWHERE)
+    post = Post(engine(1), loaders(1))
+    here = post.ask(0, WHERE).scalars["node"]
+    assert here != there
+    manager = nodes.there[ELSEWHERE].all_processes["raylet"][0].process.pid
+    os.kill(manager, signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        [lost] = post.backend._places[0].lose("it is told to move", on=there)
+        task = post.send(0, WHERE)
+        restored, reply = post.gather(2)
+        assert time.monotonic() - began < 15.0
+    finally:
+        os.kill(manager, signal.SIGCONT)
+    assert kinds([lost, restored]) == [Lost, Restored]
+    assert (reply.task, reply.scalars["node"]) == (task.id, here)
+
+
+def test_a_node_that_is_gone_is_avoided_before_ray_notices(nodes, engine):
+    there = nodes.add(ELSEWHERE)
+    backend = engine(1)
+    Post(backend, loaders(1))
+    assert backend.answers(there)
+    backend._probed.clear()
+    nodes.kill(ELSEWHERE)
+    assert there in backend._nodes
+    assert not backend.answers(there)
+
+
 def test_a_lost_node_does_not_change_the_answer(nodes, engine):
     there = nodes.add(ELSEWHERE)
     components, W = problem()

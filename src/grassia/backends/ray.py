@@ -8,6 +8,8 @@ when a node joins, some move there.
 from __future__ import annotations
 
 import logging
+import math
+import socket
 import time
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
@@ -35,6 +37,7 @@ KEPT = 8  # blocks that may be sent again
 MANY = 8  # so many calls with a block in them cost the server more than to put it into the store
 LOOK_SECONDS = 2.0  # how often the list of nodes is read
 LOCATE_MILLISECONDS = 2000
+PROBE_SECONDS = 1.0
 
 
 class Ray(Backend):
@@ -100,6 +103,7 @@ class Ray(Backend):
         self._nodes: dict[str, Mapping[str, Any]] = {}
         self._newcomers: list[str] = []
         self._moves: deque[tuple[str, str]] = deque()
+        self._probed: dict[str, tuple[float, bool]] = {}
         self._looked = self._progress = 0.0
         self._unborn: list[Place] = []
         self._server: ServerThreads | None = None
@@ -228,7 +232,7 @@ class Ray(Backend):
             place.end()
         for kept in (self._places, self._owner, self.waited, self._mail, self._sent, self._moves):
             kept.clear()
-        self._unborn, self._newcomers, self._nodes = [], [], {}
+        self._unborn, self._newcomers, self._nodes, self._probed = [], [], {}, {}
         if self._own:
             self.ray.shutdown()
             self._own = False
@@ -255,7 +259,7 @@ class Ray(Backend):
             resources[f"node:{place.home}"] = 0.001  # every node has one of its own
             options["scheduling_strategy"] = "DEFAULT"
         elif self._request.free:
-            node = on or self._other_than(avoid) or self._beside(place)
+            place.target = node = on or self._other_than(avoid) or self._beside(place)
             if node is not None:
                 options["scheduling_strategy"] = self._preferring(node)
         if resources:
@@ -270,7 +274,7 @@ class Ray(Backend):
         return strategies.NodeAffinitySchedulingStrategy(node, soft=True, _spill_on_unavailable=True)
 
     def _other_than(self, avoid: str | None) -> str | None:
-        """The node, other than that one, with the fewest actors for its size."""
+        """The node, other than that one and those out of reach, with the fewest actors for its size."""
         if avoid is None:
             return None
         self._look()
@@ -280,7 +284,8 @@ class Ray(Backend):
             for node, facts in self._nodes.items()
             if node != avoid and room(facts, self._wanted) >= 1
         }
-        return max(fitting, key=lambda node: fitting[node], default=None)
+        best = sorted(fitting, key=lambda node: fitting[node], reverse=True)
+        return next((node for node in best if self.answers(node)), None)
 
     def _beside(self, place: Place) -> str | None:
         """The node that holds most of what the place refers to."""
@@ -296,6 +301,18 @@ class Ray(Backend):
         if node not in self._nodes:
             self._look()
         return str(self._nodes.get(node, {}).get("NodeManagerAddress", "")) or node
+
+    def answers(self, node: str) -> bool:
+        """Whether the node's manager can be reached: Ray itself takes a while to notice that it cannot."""
+        facts = self._nodes.get(node)
+        if facts is None:
+            return False
+        now = time.monotonic()
+        when, found = self._probed.get(node, (-math.inf, True))
+        if now - when > LOOK_SECONDS:
+            found = _reachable(facts["NodeManagerAddress"], int(facts["NodeManagerPort"]))
+            self._probed[node] = (now, found)
+        return found
 
     # -- what the cluster does ------------------------------------------------------------------
 
@@ -316,6 +333,7 @@ class Ray(Backend):
         if now - self._looked > LOOK_SECONDS:
             self._look()
             self._plan()
+            self._urge()
         if self._unborn:
             up = [place for place in self._unborn if place.home is not None or place.gone]
             if up:
@@ -325,6 +343,16 @@ class Ray(Backend):
                 raise InvalidInput(
                     self._no_room(f"{len(self._unborn)} of them were not started in {self.patience:g} s")
                 )
+
+    def _urge(self) -> None:
+        """Ask again for workers that do not come up though there is room."""
+        overdue = [
+            place for place in self._places if place.overdue and not (self.stays and place.home is not None)
+        ]
+        if overdue:
+            places = room({"Resources": self._unused()}, self._wanted)
+            for place in overdue[: int(min(places, len(overdue)))]:
+                place.ask_again()
 
     def _plan(self) -> None:
         """Which workers should go to nodes that have joined."""
@@ -379,6 +407,14 @@ class _Block:
     array: Array
     sent: int = 0
     reference: Any = None
+
+
+def _reachable(address: str, port: int) -> bool:
+    try:
+        with socket.create_connection((address, port), timeout=PROBE_SECONDS):
+            return True
+    except OSError:
+        return False
 
 
 def _fixed(ray: Any) -> bool:

@@ -7,6 +7,7 @@ of some components: the seat that holds them, and now and then a second one that
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -21,6 +22,8 @@ from grassia.data.formats.ray import in_short, receiving
 from grassia.messages import Failure, Lost, Message, Reply, Restored, Task
 
 log = logging.getLogger("grassia")
+
+OVERDUE_SECONDS = 30.0  # after which an actor that was asked for should be up, if there is room
 
 
 class Actor:
@@ -61,6 +64,10 @@ class Engine(Protocol):
         """Of a node."""
         ...
 
+    def answers(self, node: str) -> bool:
+        """Whether a node can be reached."""
+        ...
+
 
 class Seat:
     """One actor. Tasks wait until it is up."""
@@ -68,6 +75,7 @@ class Seat:
     def __init__(self, place: Place, actor: Any, told: Mapping[str, Any]) -> None:
         self._place, self._actor, self.told = place, actor, dict(told)
         self.node: str | None = None  # where it runs, once it is up
+        self.asked = time.monotonic()
         self.queue: deque[tuple[Task, Mapping[str, Any]]] = deque()
         self.current: tuple[Task, Mapping[str, Any]] | None = None
         self._dropped = False
@@ -146,9 +154,11 @@ class Place:
         self.engine, self.components = engine, components
         self.luggage, self.references = luggage, list(references)
         self.home: str | None = None  # the address of the node where it was last up
+        self.target: str | None = None  # the node where its next actor was wished
         self.gone = False
         self.down = False  # lost, and not restored yet
         self._losses = 0
+        self._overdue = OVERDUE_SECONDS
         self._mourned = ""  # why the first seat died while the second went on
         self.first: Seat | None = Seat(self, self._hired(), {})
         self.second: Seat | None = None
@@ -198,6 +208,7 @@ class Place:
     def _risen(self, seat: Seat, node: str) -> list[Message]:
         seat.node = node
         seat.dispatch()
+        self._overdue = OVERDUE_SECONDS
         if seat is not self.first:
             return []
         self.home = self.engine.address(node)
@@ -237,7 +248,10 @@ class Place:
         reason = f"the actor died: {in_short(error)}"
         # A node that is gone is among those that Ray counts on until it has missed some heartbeats.
         unreachable = isinstance(error, self.engine.ray.exceptions.ActorUnavailableError)
-        avoid = seat.node if unreachable or "node" in reason else None
+        suspect = seat.node is not None and (
+            unreachable or "node" in reason or not self.engine.answers(seat.node)
+        )
+        avoid = seat.node if suspect else None
         waiting = seat.queue.copy()
         seat.end()
         if seat is self.second:
@@ -253,7 +267,7 @@ class Place:
         self._losses += 1
         if self._losses > self.engine.max_restarts:
             return [self._given_up(reason)]
-        self.first = Seat(self, self._hired(), {})
+        self.first = Seat(self, self._hired(avoid=self.target), {})
         self.first.queue = waiting
         return []
 
@@ -267,6 +281,32 @@ class Place:
             return [self._given_up(reason)]
         self.first, self.down = Seat(self, self._hired(on, avoid), {}), True
         return [Lost(self.components, reason)]
+
+    @property
+    def overdue(self) -> bool:
+        """Whether its worker should have come up long ago."""
+        return self.first is not None and not self.first.node and self._waited > self._overdue
+
+    @property
+    def _waited(self) -> float:
+        return 0.0 if self.first is None else time.monotonic() - self.first.asked
+
+    def ask_again(self) -> None:
+        """Another actor in place of one that does not come up; what waits for it goes on waiting.
+
+        Ray can go on asking a node that hangs, or lose sight of an actor that it was to start as a node died.
+        """
+        assert self.first is not None
+        log.warning(
+            "an actor for components %s is not up after %.0f s: another is asked for",
+            self.components,
+            self._waited,
+        )
+        waiting = self.first.queue.copy()
+        self.first.end()
+        self._overdue *= 2.0  # it may be that all are slow to start
+        self.first = Seat(self, self._hired(avoid=self.target), {})
+        self.first.queue = waiting
 
     def _given_up(self, reason: str) -> Lost:
         self.first, self.gone = None, True
