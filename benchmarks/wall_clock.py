@@ -3,7 +3,11 @@
 All methods in one run on the same rows, medians over repeats, and the ratio to synchronous block Krylov,
 as it comes and at nystrom's query width. Opening the data, starting workers and the certificate are included.
 
-    python benchmarks/wall_clock.py [--rows 40000] [--features 3000] [--k 3] [--slow 10] [--repeats 5]
+Four workers that are all busy, as those of an asynchronous method are, slow each other down where they share
+two cores. With `--pace` every task takes so many seconds more, without a core (and `--slow` times as many for
+the slow worker): closer to workers on machines of their own.
+
+    python benchmarks/wall_clock.py [--rows 40000] [--features 3000] [--k 3] [--slow 10] [--pace 0]
 """
 
 from __future__ import annotations
@@ -37,6 +41,7 @@ def main() -> None:
     parser.add_argument("--slow", type=float, default=10.0)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--tol", type=float, default=1e-6)
+    parser.add_argument("--pace", type=float, default=0.0, help="seconds of each task on another machine")
     options = parser.parse_args()
     X = rows(options.rows, options.features)
     k = options.k
@@ -49,9 +54,12 @@ def main() -> None:
         "nystrom, width k": Nystrom(width=k),
     }
     shards = grassia.from_rows(X, n_components=4)
+    faults = [f"slow:0:{options.slow:g}x"]
+    if options.pace > 0.0:
+        faults = [f"delay:*:{options.pace}", f"delay:0:{(options.slow - 1.0) * options.pace}"]
     print(
         f"{options.rows} x {options.features}, k = {k}, tol {options.tol:g}, 4 processes, "
-        f"one {options.slow:g}x slow, medians of {options.repeats}"
+        f"one {options.slow:g}x slow, pace {options.pace:g} s, medians of {options.repeats}"
     )
     print(f"{'':26s} seconds  ratio  sweeps  straggler's answers  largest angle (sine)")
     seconds: dict[str, list[float]] = {name: [] for name in compared}
@@ -63,7 +71,7 @@ def main() -> None:
                 shards,
                 k,
                 solver=solver,
-                backend=Processes(workers=4, faults=[f"slow:0:{options.slow:g}x"]),
+                backend=Processes(workers=4, faults=faults),
                 tol=options.tol,
                 rng=repeat,
             )

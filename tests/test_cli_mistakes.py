@@ -82,7 +82,7 @@ MISTAKES = [
     ("an output that is no model", ["x.npy", "-k", "2", "-o", "full", "--overwrite"], ["model.json"]),
     ("an output that is a file", ["x.npy", "-k", "2", "-o", "file"], ["file", "folder"]),
     ("an output that cannot be", ["x.npy", "-k", "2", "-o", "/proc/model"], ["/proc", "cannot use"]),
-    ("an output below a file", ["x.npy", "-k", "2", "-o", "file/model"], ["file", "cannot use"]),
+    ("an output below a file", ["x.npy", "-k", "2", "-o", "file/model"], ["file is a file"]),
 ]
 
 

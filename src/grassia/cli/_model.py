@@ -138,7 +138,7 @@ class ModelFolder:
         if form == "parquet":
             require("pyarrow.parquet", "parquet")  # before the work, not after
         _refuse_existing(self._target, self._shown, overwrite)
-        self._target.parent.mkdir(parents=True, exist_ok=True)
+        _make_parents(self._target)
         self._part = self._target.with_name(f".{self._target.name}.{secrets.token_hex(4)}.part")
         self._part.mkdir()
         self._files: dict[str, str] = {}
@@ -281,14 +281,24 @@ def _parquet_numbers(path: Path) -> Float:
     return np.column_stack([table.column(j).to_numpy() for j in range(1, table.num_columns)])
 
 
-@contextmanager
-def complete_file(path: str | Path, overwrite: bool = False) -> Iterator[Path]:
-    """A path to write to, whose file takes its place when all went well."""
+def free_target(path: str | Path, overwrite: bool) -> Path:
+    """Where a file may be written."""
     target = Path(os.path.abspath(path))
     if target.is_dir():
         raise InvalidInput(f"the output must be a file; {path} is a folder.")
     if target.exists() and not overwrite:
         raise InvalidInput(f"{path} exists; give another name, or --overwrite.")
+    if not target.parent.is_dir():
+        parent = Path(path).parent
+        why = "is a file" if target.parent.exists() else "does not exist"
+        raise InvalidInput(f"the output must go to a folder that exists; {parent} {why}.")
+    return target
+
+
+@contextmanager
+def complete_file(path: str | Path, overwrite: bool = False) -> Iterator[Path]:
+    """A path to write to, whose file takes its place when all went well."""
+    target = free_target(path, overwrite)
     part = target.with_name(f".{target.stem}.{secrets.token_hex(4)}.part{target.suffix}")
     try:
         part.touch(exist_ok=False)
@@ -317,6 +327,13 @@ def plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return plain(dataclasses.asdict(value))
     return value
+
+
+def _make_parents(target: Path) -> None:
+    file = next((one for one in target.parents if one.exists() and not one.is_dir()), None)
+    if file is not None:
+        raise InvalidInput(f"the output must be a folder in a folder; {file} is a file.")
+    target.parent.mkdir(parents=True, exist_ok=True)
 
 
 def _refuse_existing(target: Path, shown: str, overwrite: bool) -> None:

@@ -30,13 +30,21 @@ def score_dtype(components: Components) -> np.dtype[Any]:
 
 
 def score_blocks(
-    model: Model, components: Components, told: str = "the input"
+    model: Model, components: Components, told: str = "the input", skip: int = 0
 ) -> Iterator[NDArray[np.float64]]:
-    """Scores of the rows, in their order; rows of another width, or not finite, are refused."""
+    """Scores of the rows, in their order; rows of another width, or not finite, are refused.
+
+    The first `skip` rows are passed over.
+    """
     first = 0
-    for block in components.blocks(BLOCK_BYTES):
-        if block.shape[1] != model.n_features:
-            raise InvalidInput(wrong_width(told, int(block.shape[1]), model))
+    for rows in components.blocks(BLOCK_BYTES):
+        if rows.shape[1] != model.n_features:
+            raise InvalidInput(wrong_width(told, int(rows.shape[1]), model))
+        passed = min(max(skip - first, 0), rows.shape[0])
+        first += passed
+        if passed == rows.shape[0]:
+            continue
+        block = rows[passed:] if passed else rows
         scores = model.project(block)
         if not np.isfinite(scores).all():
             row = first + int(np.flatnonzero(~np.isfinite(scores).all(axis=1))[0])
@@ -47,10 +55,12 @@ def score_blocks(
         yield scores
 
 
-def write_scores(model: Model, components: Components, names: RowNames, takers: Sequence[Add]) -> None:
-    """Hand every block of scores, with the names of its rows, to all takers."""
-    each = iter(names)
-    for scores in score_blocks(model, components):
+def write_scores(
+    model: Model, components: Components, names: RowNames, takers: Sequence[Add], skip: int = 0
+) -> None:
+    """Hand every block of scores, with the names of its rows, to all takers; the first `skip` rows not."""
+    each = islice(names, skip, None)
+    for scores in score_blocks(model, components, skip=skip):
         called = list(islice(each, len(scores)))
         if len(called) < len(scores):
             raise InvalidInput(_NAMES)

@@ -29,10 +29,20 @@ class RowWriter(ABC):
 
 
 class NpyRows(RowWriter):
-    """A `.npy` array of known shape, written from its beginning to its end; `stream` is not closed."""
+    """A `.npy` array of known shape, written from its beginning to its end; `stream` is not closed.
 
-    def __init__(self, stream: IO[bytes], shape: tuple[int, int], dtype: np.dtype[Any]) -> None:
+    Parameters
+    ----------
+    begun : bool
+        Whether the stream has the beginning already, and stands where more rows go.
+    """
+
+    def __init__(
+        self, stream: IO[bytes], shape: tuple[int, int], dtype: np.dtype[Any], begun: bool = False
+    ) -> None:
         self._stream, self._dtype = stream, dtype
+        if begun:
+            return
         header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_2_0(stream, header)
 
@@ -112,6 +122,12 @@ class ParquetRows(RowWriter):
         columns += [np.ascontiguousarray(rows[:, j], self._dtype) for j in range(rows.shape[1])]
         arrays = [self._pa.array(c, type=f.type) for c, f in zip(columns, self._schema, strict=True)]
         self._writer.write_table(self._pa.Table.from_arrays(arrays, schema=self._schema))
+
+    def copy(self, file: Any) -> int:
+        """Write the rows of another such file; how many they were."""
+        for group in range(file.num_row_groups):
+            self._writer.write_table(file.read_row_group(group).cast(self._schema))
+        return int(file.metadata.num_rows)
 
     def __enter__(self) -> Self:
         return self

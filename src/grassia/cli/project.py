@@ -6,11 +6,11 @@ import csv
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import IO, Annotated
 
 import numpy as np
 import typer
@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 
 from grassia.cli import _options as opt
 from grassia.cli._fitting import fitting_rows, wrong_width
-from grassia.cli._inputs import format_options
-from grassia.cli._model import Add, Model, complete_file, plain
+from grassia.cli._inputs import Source, format_options
+from grassia.cli._model import Model, complete_file, plain
+from grassia.cli._partial import SUFFIXES, PartialTable, partial_table
 from grassia.cli._row_names import RowNames
 from grassia.cli._scores import score_blocks, score_dtype, write_scores
-from grassia.cli._writing import CsvRows, NpyRows, ParquetRows, component_names
+from grassia.cli._writing import CsvRows, component_names
 from grassia.data import Components
 from grassia.errors import InvalidInput
 
-_SUFFIXES = (".npy", ".csv", ".tsv", ".parquet")
 _LINES = 1000
 
 
@@ -46,6 +46,7 @@ def project(
         ),
     ] = None,
     overwrite: opt.Overwrite = False,
+    resume: opt.Resume = False,
     header: Annotated[
         bool, typer.Option("--header/--no-header", help="Whether text begins with names.")
     ] = True,
@@ -74,26 +75,31 @@ def project(
     tail -n 3 new.csv | grassia project model/ - --no-header
     grassia project model/ 'data/*.parquet' -o scores.npy
 
+    Interrupted with -o, it keeps the rows that are done; the same command and --resume goes on.
+
     Exit codes: 0 done; 2 bad input or usage; 130 interrupted.
     """
-    if output is not None and output.suffix not in _SUFFIXES:
-        raise InvalidInput(f"--output must end in {', '.join(_SUFFIXES)}; got {output}.")
+    if output is not None and output.suffix not in SUFFIXES:
+        raise InvalidInput(f"--output must end in {', '.join(SUFFIXES)}; got {output}.")
     if as_json and output is not None:
         raise InvalidInput("--json prints the scores; give it or --output, not both.")
+    if resume and (output is None or inputs == ["-"]):
+        raise InvalidInput("--resume goes on with a file of scores of files; give --output, and files.")
     found = Model.load(model)
     if inputs == ["-"]:
         blocks = _lines(sys.stdin, found)
-    elif len(inputs) == 1 and (sample := _sample(inputs[0])) is not None:
+    elif (sample := _sample(inputs)) is not None:
         blocks = iter([_checked(sample[None, :], found, "the sample")])
     else:
         left_out = list(drop or [])
         if id_column is not None and (left_out or found.feature_names is None):
             left_out.append(id_column)  # where columns are taken by name it is not among them
         options = format_options(dataset, columns, left_out, option or [])
-        _, components = fitting_rows(found, inputs, options, 1)
+        source, components = fitting_rows(found, inputs, options, 1)
         names = RowNames(components, id_column)
         if output is not None:
-            _write(output, overwrite, header, found, components, names)
+            kept = {"header": header, "overwrite": overwrite, "resume": resume}
+            _write(output, found, source, components, names, **kept)
             return 0
         if not as_json:
             table = CsvRows(sys.stdout, [*names.header, *component_names(found.k)] if header else [])
@@ -113,14 +119,30 @@ def project(
     return 0
 
 
-def _sample(text: str) -> NDArray[np.float64] | None:
+def _sample(inputs: Sequence[str]) -> NDArray[np.float64] | None:
     """One row given as numbers; None for what is the name of something."""
-    if os.path.exists(text):
+    if any(os.path.exists(text) for text in inputs):
         return None
+    fields = [field for text in inputs for field in text.split(",")]
+    wrong = [field for field in fields if not _is_number(field)]
+    if len(inputs) > 1 and not wrong:
+        raise InvalidInput(f"a sample must be one argument, with commas: {','.join(fields).strip()}.")
+    if len(inputs) > 1 or len(wrong) == len(fields):
+        return None
+    if wrong:
+        raise InvalidInput(
+            f"a sample must be numbers with commas; {wrong[0]!r} in {inputs[0].strip()} is none, and there "
+            "is no file of this name."
+        )
+    return np.array([float(field) for field in fields])
+
+
+def _is_number(text: str) -> bool:
     try:
-        return np.array([float(field) for field in text.split(",")])
+        float(text)
     except ValueError:
-        return None
+        return False
+    return True
 
 
 def _lines(stream: IO[str], model: Model) -> Iterator[NDArray[np.float64]]:
@@ -160,12 +182,30 @@ def _checked(rows: NDArray[np.float64], model: Model, told: str) -> NDArray[np.f
 
 
 def _write(
-    output: Path, overwrite: bool, header: bool, model: Model, components: Components, names: RowNames
+    output: Path,
+    found: Model,
+    source: Source,
+    components: Components,
+    names: RowNames,
+    *,
+    header: bool,
+    overwrite: bool,
+    resume: bool,
 ) -> None:
-    n_rows, dtype = components.n_rows or 0, score_dtype(components)
-    with complete_file(output, overwrite) as path, ExitStack() as stack:
-        taker = _taker(stack, path, (n_rows, model.k), dtype, names.header, header)
-        write_scores(model, components, names, [taker])
+    asked = {"the model": _digest(found), "the input": [*source.inputs, repr(dict(source.options))]}
+    shape, dtype = (components.n_rows or 0, found.k), score_dtype(components)
+    with partial_table(
+        output, asked, shape, dtype, names.header, header=header, overwrite=overwrite, resume=resume
+    ) as table:
+        write_scores(found, components, names, [table.add], skip=table.rows)
+
+
+def _digest(model: Model) -> str:
+    """Of what scores depend on."""
+    found = sha256(np.ascontiguousarray(model.components).tobytes())
+    if model.mean is not None:
+        found.update(np.ascontiguousarray(model.mean).tobytes())
+    return found.hexdigest()
 
 
 def _write_blocks(
@@ -173,19 +213,7 @@ def _write_blocks(
 ) -> None:
     """Rows of the command line or of stdin, which are few."""
     scores = np.concatenate(list(blocks))
-    with complete_file(output, overwrite) as path, ExitStack() as stack:
-        take = _taker(stack, path, scores.shape, scores.dtype, ["row"], header)
-        take(scores, [(str(i),) for i in range(len(scores))])
-
-
-def _taker(
-    stack: ExitStack, path: Path, shape: Any, dtype: np.dtype[Any], names: list[str], header: bool
-) -> Add:
-    scores = component_names(shape[1])
-    if path.suffix == ".npy":
-        return NpyRows(stack.enter_context(path.open("wb")), shape, dtype).add
-    if path.suffix == ".parquet":
-        return stack.enter_context(ParquetRows(path, names, scores, dtype)).add
-    text = stack.enter_context(path.open("w", encoding="utf-8", newline=""))
-    delimiter = "\t" if path.suffix == ".tsv" else ","
-    return CsvRows(text, [*names, *scores] if header else [], delimiter=delimiter).add
+    with complete_file(output, overwrite) as path:
+        table = PartialTable(path, path.suffix, scores.shape, scores.dtype, ["row"], header)
+        table.add(scores, [(str(i),) for i in range(len(scores))])
+        table.close()
