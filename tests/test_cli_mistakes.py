@@ -60,7 +60,7 @@ MISTAKES = [
     ("an empty array file", ["empty.npy", "-k", "1"], ["empty.npy", "empty"]),
     ("a header without rows", ["bare.csv", "-k", "1"], ["bare.csv", "no rows"]),
     ("files of other columns", ["ok.csv", "other.csv", "-k", "1"], ["other.csv", "'c'", "ok.csv"]),
-    ("files of more columns", ["ok.csv", "wide.csv", "-k", "1"], ["wide.csv", "3", "ok.csv has 2"]),
+    ("files of more columns", ["ok.csv", "wide.csv", "-k", "1"], ["wide.csv has 'c'", "with ok.csv"]),
     ("a column that is not there", ["ok.csv", "-k", "1", "--drop", "z"], ["ok.csv", "'z'", "'a', 'b'"]),
     ("a label of what has no columns", ["x.npy", "--label", "z"], ["--label", "x.npy"]),
     ("an option without a value", ["ok.csv", "--option", "header"], ["--option", "NAME=VALUE"]),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from grassia import backends
@@ -16,15 +16,20 @@ from grassia.backends.base import Faults
 from grassia.cli._outcome import one_of
 from grassia.data import Components
 from grassia.data.cutting import Divisible, divide, open_source
+from grassia.data.dropping import Dropping
 from grassia.data.paths import find_files
 from grassia.data.several import groups_by_rows, merged
 from grassia.errors import InvalidComponent, InvalidInput
 
-__all__ = ["BACKENDS", "Source", "engine_of", "format_options", "parts_of", "resolved_backend"]
+__all__ = ["BACKENDS", "AskedParts", "Source", "engine_of", "format_options", "parts_of", "resolved_backend"]
 
 BACKENDS = ["serial", "threads", "processes", "ray", "dask"]
 
 _COMPONENT = re.compile(r"\bcomponent (\d+)\b")
+
+
+class AskedParts(int):
+    """A number of components that the user has named, rather than one that follows from the workers."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +50,21 @@ class Source:
     center: bool = True
 
     def components(self, parts: int) -> Components:
-        """All the rows, in order, in so many components (fewer where there are fewer rows)."""
+        """All the rows, in order, in so many components.
+
+        Where there are fewer rows there are fewer components; if so many were asked for, that is refused.
+        """
         pieces, names = self._pieces()
         loaders = [loader for piece in pieces for loader in piece.cut(1)]
         try:
             whole = Components(loaders)  # whose columns must be alike
         except InvalidComponent as error:
-            raise InvalidComponent(_with_names(error, names)) from error
+            raise InvalidComponent(self._with_names(error, names)) from error
         rows = [piece.n_rows for piece in pieces]
+        if parts > sum(rows) and isinstance(parts, AskedParts):
+            raise InvalidInput(
+                f"--shards must be at most the number of rows, {sum(rows)} in {self.text}; got {parts}."
+            )
         parts = min(parts, sum(rows))
         if parts == len(pieces):
             return whole
@@ -64,14 +76,45 @@ class Source:
         """The pieces of all inputs, and what to call each."""
         pieces: list[Divisible] = []
         names: list[str] = []
-        for text in self.inputs:
-            try:
-                found = open_source(text, self.center, self.options)
-            except InvalidComponent as error:
-                raise InvalidComponent(error.rule.replace(os.path.abspath(text), text)) from error
-            pieces += found
-            names += _names(text, len(found))
+        dropping = Dropping()
+        try:
+            for text in self.inputs:
+                found = open_source(text, self.center, self.options, dropping)
+                pieces += found
+                names += self._names(text, len(found))
+            dropping.check()
+        except InvalidComponent as error:
+            raise InvalidComponent(self._as_typed(error.rule)) from error
+        except InvalidInput as error:
+            raise InvalidInput(self._as_typed(str(error))) from error
         return pieces, names
+
+    def _names(self, text: str, pieces: int) -> list[str]:
+        """What to call the pieces of one input."""
+        if pieces == 1:
+            return [text]
+        try:
+            files = find_files(text).files
+        except InvalidComponent:
+            files = ()
+        if len(files) != pieces:
+            return [f"{text} [{i}]" for i in range(pieces)]
+        return [self._as_typed(file) for file in files]
+
+    def _with_names(self, error: InvalidComponent, names: Sequence[str]) -> str:
+        rule = self._as_typed(error.rule).replace("all components", "all files").replace("this one", "it")
+        rule = _COMPONENT.sub(lambda found: names[int(found[1])], rule)
+        own = "" if error.component is None else names[error.component]
+        return rule if own in rule else f"{own}: {rule}"
+
+    def _as_typed(self, text: str) -> str:
+        """A text in which paths of the inputs are absolute, with them as the user has typed them."""
+        for given in self.inputs:
+            typed = _beginning(given)
+            whole = os.path.abspath(os.path.expanduser(typed))
+            if typed != whole:
+                text = text.replace(whole, typed) if typed else text.replace(whole + os.sep, "")
+        return text
 
     @property
     def format(self) -> str | None:
@@ -89,8 +132,10 @@ class Source:
 
     def told(self, error: InvalidComponent) -> InvalidComponent:
         """An error of a worker without the number of its component, where a file's name says more."""
-        named = any(Path(text.partition("::")[0]).name in error.rule for text in self.inputs)
-        return InvalidComponent(error.rule) if named else error
+        named = any(
+            os.path.abspath(os.path.expanduser(_beginning(text))) in error.rule for text in self.inputs
+        )
+        return InvalidComponent(self._as_typed(error.rule), None if named else error.component)
 
     @property
     def text(self) -> str:
@@ -111,7 +156,7 @@ def format_options(
     if dataset is not None:
         chosen["dataset"] = dataset
     if columns is not None:
-        chosen["columns"] = columns.split(",")
+        chosen["columns"] = [name.strip() for name in columns.split(",")]
     if drop:
         chosen["drop"] = list(dict.fromkeys(drop))
     for text in more:
@@ -153,7 +198,7 @@ def parts_of(shards: int | None, backend: str, workers: int) -> int:
         return 1 if backend == "serial" else workers
     if shards < 1:
         raise InvalidInput(f"--shards must be at least 1; got {shards}.")
-    return shards
+    return AskedParts(shards)
 
 
 def engine_of(name: str, workers: int, address: str | None = None, faults: Faults = None) -> Backend:
@@ -171,20 +216,14 @@ def engine_of(name: str, workers: int, address: str | None = None, faults: Fault
     return backends.get(name, workers=workers, **more)
 
 
-def _names(text: str, pieces: int) -> list[str]:
-    """What to call the pieces of one input."""
-    if pieces == 1:
-        return [text]
-    try:
-        files = find_files(text).files
-    except InvalidComponent:
-        files = ()
-    if len(files) != pieces:
-        return [f"{text} [{i}]" for i in range(pieces)]
-    return [Path(file).name for file in files]
+def _beginning(text: str) -> str:
+    """That part of an input which the paths of all its files begin with: a file, a folder, or nothing.
 
-
-def _with_names(error: InvalidComponent, names: Sequence[str]) -> str:
-    own = "" if error.component is None else f"{names[error.component]}: "
-    rule = error.rule.replace("all components", "all files").replace("this one", "it")
-    return own + _COMPONENT.sub(lambda found: names[int(found[1])], rule)
+    >>> _beginning("data/2024-*/rows.npy"), _beginning("rows.h5::X"), _beginning("*.csv")
+    ('data', 'rows.h5', '')
+    """
+    path = text if os.path.exists(os.path.expanduser(text)) else text.partition("::")[0]
+    if glob.has_magic(path) and not os.path.exists(os.path.expanduser(path)):
+        parts = path.split(os.sep)
+        path = os.sep.join(parts[: next(i for i, part in enumerate(parts) if glob.has_magic(part))])
+    return path.rstrip(os.sep)

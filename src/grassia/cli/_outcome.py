@@ -23,13 +23,25 @@ _CODES = {
 
 # What the library says of its arguments, as it is said here.
 _WORDS = (
-    (re.compile(r"from_rows\(\.\.\., options=\{'drop': \[(.+?)\]\}\)"), r"--drop \1"),
+    (
+        re.compile(r"from_rows\(\.\.\., options=\{'drop': \[(.+?)\]\}\)"),
+        lambda found: _once_for_each(found[1]),
+    ),
+    (
+        re.compile(r"; give several as a list: drop=\[(.+?)\]"),
+        lambda found: f"; give --drop once for each column: {_once_for_each(found[1])}",
+    ),
+    (
+        re.compile(r", or turn (it|them) into numbers first"),
+        r", or turn \1 into numbers first; grassia pca writes a column of names beside the scores with "
+        "--id or --label",
+    ),
     (
         re.compile(r"give from_rows\(path, options=\{'(\w+)': '(\w+)'\}\) instead of the path"),
         r"give --option \1=\2",
     ),
     (re.compile(r"options=\{'(\w+)': ('?)(\w+)\2\}"), r"--option \1=\3"),
-    (re.compile(r"choose and order them with options columns"), "choose and order them with --columns"),
+    (re.compile(r"with options columns"), "with --columns"),
     (re.compile(r"`options` must be"), "--option must name"),
     (
         re.compile(r"^\.npy files have no options; got (.+) for (.+)$"),
@@ -51,6 +63,10 @@ _WORDS = (
     (re.compile(r"`tol`"), "--tol"),
     (re.compile(r"`rng`"), "--seed"),
 )
+
+
+def _once_for_each(columns: str) -> str:
+    return "--drop " + re.sub(r"(?<=['\"\d]), (?=['\"\d])", " --drop ", columns)
 
 
 def code_of(status: Status) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -38,12 +38,23 @@ class RowNames:
     components : Components
         Of files.
     id_column, label_column : str, optional
-        Columns of tables: one that names rows, and one that goes along with them.
+        Columns of tables: one that names rows, and one that goes along with them. Every file must have them.
+
+    Raises
+    ------
+    InvalidInput
+        If one has not, before anything is made of the rows.
     """
 
     components: Components
     id_column: str | None = None
     label_column: str | None = None
+
+    def __post_init__(self) -> None:
+        for column in (self.id_column, self.label_column):
+            if column is not None:
+                for opener in self._openers():
+                    _require_column(opener, column)
 
     @property
     def header(self) -> list[str]:
@@ -120,14 +131,24 @@ def _ids(opener: Any) -> Iterator[str]:
 def _texts(opener: Any, column: str) -> Iterator[str]:
     """A column of a table, as text."""
     if isinstance(opener, CsvOpener):
-        if column not in opener.names:
-            raise InvalidInput(f"{opener.name} has no column {column!r}.")
         return _csv_column(opener, opener.names.index(column))
-    if isinstance(opener, ParquetOpener):
-        return _parquet_column(opener, column)
-    raise InvalidInput(
-        f"--id and --label name columns of CSV and Parquet files; there is no {column!r} here."
-    )
+    return _parquet_column(opener, column)
+
+
+def _require_column(opener: Any, column: str) -> None:
+    if isinstance(opener, CsvOpener):
+        names: Sequence[str] = opener.names
+    elif isinstance(opener, ParquetOpener):
+        with open_binary(opener.path) as file:
+            names = require("pyarrow.parquet", "parquet").ParquetFile(file).schema_arrow.names
+    else:
+        raise InvalidInput(
+            f"--id and --label name columns of CSV and Parquet files; there is no {column!r} here."
+        )
+    if column not in names:
+        raise InvalidInput(
+            f"every file must have the column that --id or --label names; {opener.name} has no {column!r}."
+        )
 
 
 def _fam(opener: PlinkOpener) -> Iterator[tuple[str, str]]:
@@ -168,8 +189,5 @@ def _csv_column(opener: CsvOpener, column: int) -> Iterator[str]:
 def _parquet_column(opener: ParquetOpener, column: str) -> Iterator[str]:
     parquet = require("pyarrow.parquet", "parquet")
     with open_binary(opener.path) as file:
-        table = parquet.ParquetFile(file)
-        if column not in table.schema_arrow.names:
-            raise InvalidInput(f"{opener.name} has no column {column!r}.")
-        for batch in table.iter_batches(_BATCH_ROWS, columns=[column]):
+        for batch in parquet.ParquetFile(file).iter_batches(_BATCH_ROWS, columns=[column]):
             yield from ("" if value is None else str(value) for value in batch.column(0).to_pylist())

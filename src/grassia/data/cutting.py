@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import scipy.sparse as sp
 from grassia.components import rows_shape
 from grassia.data import formats
 from grassia.data.blocks import even_cuts
+from grassia.data.dropping import Dropping
 from grassia.data.formats.remote import expand
 from grassia.data.loaders import CallableLoader, Loader, RowsLoader, file_stamp
 from grassia.data.mapped import MemmapRowsLoader, NpyRowsLoader, open_npy
@@ -34,15 +36,23 @@ class Divisible:
     cut: Callable[[int], Sequence[Loader]]
 
 
-def open_source(source: Any, center: bool, options: Mapping[str, Any]) -> list[Divisible]:
+def open_source(
+    source: Any, center: bool, options: Mapping[str, Any], dropping: Dropping | None = None
+) -> list[Divisible]:
     """The pieces of one source: one, or one for each file of a pattern or a folder.
 
-    Metadata are read here, rows are not, except that text files are gone through to count theirs.
+    Metadata are read here, rows are not, except that text files are gone through to count theirs. With
+    `dropping`, which several sources may share, it is left to the caller to check it in the end.
     """
+    if dropping is None:
+        dropping = Dropping()
+        pieces = open_source(source, center, options, dropping)
+        dropping.check()
+        return pieces
     if isinstance(source, str | os.PathLike):
-        return _open_paths(find_files(source), center, options)
+        return _open_paths(find_files(source), center, options, dropping)
     if formats.format_of_object(source) is not None:
-        found = formats.open_object(source, options)
+        found = dropping.open(lambda chosen: formats.open_object(source, chosen), options)
         return [_of_object(part, center) for part in (found if isinstance(found, list) else [found])]
     if options:
         raise InvalidInput(
@@ -64,7 +74,9 @@ def divide(pieces: Sequence[Divisible], n: int) -> list[Loader]:
     return [loader for piece, share in zip(pieces, shares, strict=True) for loader in piece.cut(int(share))]
 
 
-def _open_paths(found: Found, center: bool, options: Mapping[str, Any]) -> list[Divisible]:
+def _open_paths(
+    found: Found, center: bool, options: Mapping[str, Any], dropping: Dropping
+) -> list[Divisible]:
     chosen = dict(options)
     if found.fragment is not None:
         chosen["dataset"] = found.fragment
@@ -78,8 +90,12 @@ def _open_paths(found: Found, center: bool, options: Mapping[str, Any]) -> list[
                 raise InvalidInput(f".npy files have no options; got {', '.join(sorted(chosen))} for {path}")
             pieces.append(_of_npy(path, center))
         else:
-            pieces.append(_of_store(formats.open_path(path, chosen, found.format), center))
+            pieces.append(dropping.open(partial(_of_file, path, found.format, center), chosen))
     return pieces
+
+
+def _of_file(path: str, format: str, center: bool, options: Mapping[str, Any]) -> Divisible:
+    return _of_store(formats.open_path(path, options, format), center)
 
 
 def _of_npy(path: str, center: bool) -> Divisible:

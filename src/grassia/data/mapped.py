@@ -86,7 +86,7 @@ def _component(
 ) -> MappedRowsComponent:
     """The component for rows of a map of `path`; `mapped` is the numpy.memmap they are in."""
     mapping = mapped._mmap if os.path.getsize(path) > _SMALL_FILE else None
-    return MappedRowsComponent(rows, mapping, center, Path(path).name, first)
+    return MappedRowsComponent(rows, mapping, center, path, first)
 
 
 @dataclass(frozen=True, slots=True)

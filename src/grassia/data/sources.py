@@ -12,8 +12,10 @@ from scipy.sparse.linalg import LinearOperator
 
 from grassia._checks import require_count
 from grassia.components import Component, matrix_shape
+from grassia.data.alike import common_names, common_size
 from grassia.data.blocks import BLOCK_BYTES, even_cuts
 from grassia.data.cutting import Divisible, divide, open_source
+from grassia.data.dropping import Dropping
 from grassia.data.loaders import (
     ComponentLoader,
     Extent,
@@ -55,8 +57,8 @@ class Components(Sequence[Loader]):
         self._loaders = tuple(loaders)
         if not self._loaders:
             raise InvalidInput("there must be at least one component; got none")
-        self._n_features = _common_size(self._loaders)
-        self._feature_names = _common_names(self._loaders)
+        self._feature_names = common_names(self._loaders)  # which say more of what is missing
+        self._n_features = common_size(self._loaders)
 
     @property
     def n_features(self) -> int | None:
@@ -173,7 +175,8 @@ def from_rows(
         Whether to remove the mean. The mean removed in the end is that of all the rows.
     options : mapping, optional
         What the format of a file or table must be told, such as ``{"dataset": "X"}`` for HDF5 or
-        ``{"columns": ["a", "b"]}`` for tables; it goes for every shard.
+        ``{"columns": ["a", "b"]}`` for tables; it goes for every shard. Columns to ``"drop"`` must be in
+        one of them at least.
 
     Returns
     -------
@@ -293,12 +296,14 @@ def _from_shards(
     if not shards:
         raise InvalidInput("there must be at least one shard of rows; got an empty list")
     loaders: list[Loader] = []
+    dropping = Dropping()
     for i, shard in enumerate(shards):
         try:
-            pieces: list[Divisible] = open_source(shard, center, options)
+            pieces: list[Divisible] = open_source(shard, center, options, dropping)
             loaders += [loader for piece in pieces for loader in piece.cut(1)]
         except InvalidComponent as error:
             raise InvalidComponent(error.rule, i) from error
+    dropping.check()
     n = len(loaders)
     if n_components is not None and n_components > n:
         raise InvalidInput(
@@ -314,41 +319,3 @@ def _grouped(loaders: Sequence[Loader], groups: Sequence[tuple[int, int]]) -> Co
     if len(groups) == len(loaders):
         return whole
     return Components(merged(loaders[a:b]) for a, b in groups)
-
-
-def _common_size(loaders: Sequence[Loader]) -> int | None:
-    size: int | None = None
-    first = 0
-    for i, loader in enumerate(loaders):
-        found = getattr(loader, "n_features", None)
-        if found is None:
-            continue
-        if size is None:
-            size, first = int(found), i
-        elif found != size:
-            raise InvalidComponent(
-                f"all components must have the same number of features; this one has {found}, "
-                f"component {first} has {size}",
-                i,
-            )
-    return size
-
-
-def _common_names(loaders: Sequence[Loader]) -> tuple[str, ...] | None:
-    """The names of the features; shards that name them differently would be added up wrongly."""
-    names: tuple[str, ...] | None = None
-    first = 0
-    for i, loader in enumerate(loaders):
-        found = getattr(loader, "feature_names", None)
-        if found is None or found is names:
-            continue
-        if names is None:
-            names, first = tuple(found), i
-        elif tuple(found) != names:
-            at = next(j for j, (a, b) in enumerate(zip(found, names, strict=False)) if a != b)
-            raise InvalidComponent(
-                f"all components must have the same columns in the same order; column {at} is {found[at]!r} "
-                f"here, {names[at]!r} in component {first}; choose and order them with options columns",
-                i,
-            )
-    return names

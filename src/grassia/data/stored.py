@@ -87,7 +87,7 @@ class StoreOpener(Protocol):
     Attributes
     ----------
     name : str
-        What errors and descriptions call it, such as the file's name.
+        What errors call it, such as the whole path of the file; descriptions shorten that.
     kind : str
         "Parquet", "HDF5", ...
     """
@@ -202,14 +202,16 @@ class StoredRowsLoader:
     def describe(self) -> str:
         facts, opener = self._known(), self.opener
         if facts is None:
-            return f"rows of {opener.name}, which cannot be opened here{centred(self.center)}"
+            return f"rows of {_short_name(opener)}, which cannot be opened here{centred(self.center)}"
         a, b = self._range(facts)
         size = size_text(round((b - a) * facts.bytes_a_row))
         # Of a part of sparse rows the number is not known without reading them.
         part = (b - a) / facts.shape[0]
         about = "" if part == 1.0 else "about "
         entries = f"sparse with {about}{round(facts.stored * part)} stored" if facts.sparse else size
-        text = f"rows {b - a} x {facts.shape[1]}, {facts.dtype}, {entries}, from {opener.name}[{a}:{b}]"
+        text = (
+            f"rows {b - a} x {facts.shape[1]}, {facts.dtype}, {entries}, from {_short_name(opener)}[{a}:{b}]"
+        )
         chunks = "" if facts.chunk_rows == 1 else f" in chunks of {facts.chunk_rows}"
         note = getattr(opener, "note", "")
         text += f" ({opener.kind}{chunks}{f'; {note}' if note else ''})"
@@ -409,12 +411,20 @@ def files_of(opener: StoreOpener) -> tuple[str, ...]:
 
 
 def described_file(path: str) -> str:
-    """A file's name for errors and descriptions, with the folder it is in.
+    """A file's name for descriptions, with the folder it is in.
 
     >>> described_file("/data/2024/part-0.parquet")
     '2024/part-0.parquet'
     """
     return "/".join(Path(path).parts[-2:]).replace("//", "/")
+
+
+def _short_name(opener: StoreOpener) -> str:
+    """The name of a store, with no more of its paths than descriptions have."""
+    name = opener.name
+    for path in files_of(opener):
+        name = name.replace(path, described_file(path))
+    return name
 
 
 def _same(before: Stamp, now: Stamp | None) -> bool:

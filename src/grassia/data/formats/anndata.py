@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 from grassia._optional import require
 from grassia.data.formats.decoding import checked_csr, local_path, naming, require_shape
-from grassia.data.stored import NamedRows, described_file
+from grassia.data.stored import NamedRows
 from grassia.errors import InvalidComponent, InvalidInput
 
 __all__ = ["AnnDataOpener", "DenseMatrixStore", "SparseMatrixStore", "open_object", "open_path"]
@@ -93,7 +93,7 @@ class AnnDataOpener:
 
     @property
     def name(self) -> str:
-        return described_file(self.path) + ("" if self.dataset == "X" else f"::{self.dataset}")
+        return self.path + ("" if self.dataset == "X" else f"::{self.dataset}")
 
     def open(self) -> DenseMatrixStore | SparseMatrixStore:
         h5py = require("h5py", "anndata")

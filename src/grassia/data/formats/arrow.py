@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,22 +12,38 @@ from grassia._optional import require
 from grassia.data.formats.columns import not_numeric, require_exact
 from grassia.errors import InvalidComponent
 
-__all__ = ["column_dtype", "fill_column", "fill_lists", "is_list", "list_width"]
+__all__ = ["column_dtypes", "fill_column", "fill_lists", "is_list", "list_width"]
 
 
-def column_dtype(name: str, kind: Any, has_missing: bool, source: str) -> np.dtype[Any]:
-    """The numpy dtype of an Arrow column; float64 where numbers that are no floats may be missing.
+def column_dtypes(
+    names: Sequence[str], kinds: Sequence[Any], with_missing: Collection[int], source: str
+) -> list[np.dtype[Any]]:
+    """The numpy dtypes of Arrow columns; float64 where numbers that are no floats may be missing.
+
+    Parameters
+    ----------
+    with_missing : collection of int
+        Positions in `names` of the columns of which a value may be missing.
 
     Raises
     ------
     InvalidComponent
-        If it is not numeric, with its name.
+        If any is not numeric, with the names of all that are not.
     """
+    found = [_dtype(kind, j in with_missing) for j, kind in enumerate(kinds)]
+    wrong = [j for j, dtype in enumerate(found) if dtype is None]
+    if wrong:
+        raise not_numeric([names[j] for j in wrong], f"is {kinds[wrong[0]]}", source)
+    return [dtype for dtype in found if dtype is not None]
+
+
+def _dtype(kind: Any, has_missing: bool) -> np.dtype[Any] | None:
+    """The dtype of one column; None where it is not numeric."""
     types = require("pyarrow", "parquet").types
     if types.is_decimal(kind):
         return np.dtype(np.float64)
     if not (types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind)):
-        raise not_numeric(name, kind, source)
+        return None
     if has_missing and not types.is_floating(kind):
         return np.dtype(np.float64)
     plain: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())

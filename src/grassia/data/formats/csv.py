@@ -7,20 +7,22 @@ value is missing, true, false or wrong are parsed field by field.
 
 from __future__ import annotations
 
+import contextlib
 import csv
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from grassia.data.formats.columns import Columns, chosen_columns, frozen_columns
-from grassia.data.formats.parsing import parse_numbers
+from grassia.data.formats.columns import Columns, chosen_columns, frozen_columns, not_numeric
+from grassia.data.formats.parsing import field_value, parse_numbers
 from grassia.data.formats.records import cut_records, fields_a_line, is_blank, records_of
 from grassia.data.formats.remote import open_decompressed
-from grassia.data.stored import StoreOpener, described_file
+from grassia.data.formats.sniffing import SNIFFED, is_utf8, odd_byte, require_text
+from grassia.data.stored import StoreOpener
 from grassia.errors import InvalidComponent, InvalidInput
 
 __all__ = ["CsvOpener", "CsvStore", "open_path"]
@@ -28,8 +30,7 @@ __all__ = ["CsvOpener", "CsvStore", "open_path"]
 _PIECE = 4 << 20  # bytes of text looked at and parsed at a time
 _LONGEST = 1 << 28  # bytes in which a quote must be closed
 _LONGEST_FIRST = 1 << 22  # the same, in the first two lines
-_MISSING = {"", "na", "n/a", "#n/a", "nan", "null", "none", "<na>"}
-_TRUTH = {"true": 1.0, "false": 0.0}
+_LOOKED_AT = 100  # rows, to tell which columns are text
 _DELIMITERS = ",;\t|"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -74,7 +75,7 @@ def open_path(
     kept = np.dtype(dtype)
     if kept not in (np.dtype(np.float64), np.dtype(np.float32)):
         raise InvalidInput(f"`dtype` must be float64 or float32; got {kept}")
-    name = described_file(path)
+    name = str(path)
     start = _Beginning.of(path, name, delimiter, header)
     names, width = start.names, start.width
     without = index if index is not None else start.unnamed_index and columns is None
@@ -111,7 +112,7 @@ class CsvOpener:
 
     @property
     def name(self) -> str:
-        return described_file(self.path)
+        return self.path
 
     @property
     def kind(self) -> str:
@@ -153,11 +154,16 @@ class CsvStore:
         return out
 
     def check_first_row(self) -> None:
-        """Refuse a column of text without waiting for a worker to meet it."""
+        """Refuse columns of text without waiting for a worker to meet them."""
+        line = self._opener.marks[0][2]
         try:
-            self._go_to(self._opener.marks[0])
-            line = self._line
-            self._parsed(self._take(1)[0], 1, 0, line)
+            try:
+                self._go_to(self._opener.marks[0])
+                self._parsed(*self._take(1), 0, line)
+            except InvalidComponent:  # once more, with rows that may show further columns of text
+                self._go_to(self._opener.marks[0])
+                self._parsed(*self._take(_LOOKED_AT), 0, line)
+                raise
         finally:
             self.close()
 
@@ -206,40 +212,44 @@ class CsvStore:
         out = np.empty((n, self.shape[1]), self.dtype)
         texts = [record.decode("utf-8", "replace").rstrip("\r\n") for _, record in records]
         reader = csv.reader(texts, delimiter=opener.delimiter)
-        for i, (before, _) in enumerate(records):
+        for i, (before, record) in enumerate(records):
             at = line + before + 1
-            fields = self._next_fields(reader, texts[i], at)
+            fields = self._next_fields(reader, record, at)
             if len(fields) != opener.width:
+                _require_line(record, opener.name, at, opener.delimiter)
                 raise InvalidComponent(
                     f"all lines of {opener.name} must have {opener.width} fields; line {at} has {len(fields)}"
                 )
             for j, column in enumerate(opener.taken):
-                out[i, j] = self._number(fields[column], column, row + i, at)
+                value = field_value(fields[column])
+                if value is None:
+                    _require_line(record, opener.name, at, opener.delimiter)
+                    where = f"in row {row + i} (line {at})"
+                    raise self._text_columns(column, fields, where, islice(reader, _LOOKED_AT))
+                out[i, j] = value
         return out
 
-    def _next_fields(self, reader: Iterator[list[str]], text: str, line: int) -> list[str]:
+    def _next_fields(self, reader: Iterator[list[str]], record: bytes, line: int) -> list[str]:
         try:
             return next(reader)
         except csv.Error as error:
-            lone = "\r" in text
+            _require_line(record, self._opener.name, line, self._opener.delimiter)
+            lone = b"\r" in record.rstrip(b"\r\n")
             reason = "it holds \\r, but lines must end in \\n or \\r\\n" if lone else str(error)
             raise InvalidComponent(f"line {line} of {self._opener.name} cannot be read: {reason}") from error
 
-    def _number(self, field: str, column: int, row: int, line: int) -> float:
-        value = _value(field)
-        if value is not None:
-            return value
-        word = field.strip().lower()
-        if word in _MISSING:
-            return math.nan
-        if word in _TRUTH:
-            return _TRUTH[word]
-        name = repr(self._opener.names[column]) if self._opener.named else str(column)
-        raise InvalidComponent(
-            f"all columns of {self._opener.name} must be numeric; column {name} holds "
-            f"{field.strip()[:40]!r} in row {row} (line {line}); leave it out with "
-            f"from_rows(..., options={{'drop': [{name}]}}), or turn it into numbers first"
-        )
+    def _text_columns(
+        self, first: int, fields: list[str], where: str, following: Iterator[list[str]]
+    ) -> InvalidComponent:
+        """The error for a column that holds text, with all others that do so there or shortly after."""
+        opener = self._opener
+        rows = [fields]
+        with contextlib.suppress(csv.Error):
+            rows += (later for later in following if len(later) == opener.width)
+        text = {column for column in opener.taken for row in rows if field_value(row[column]) is None}
+        found = [first, *(column for column in opener.taken if column in text and column != first)]
+        told = [opener.names[column] if opener.named else column for column in found]
+        return not_numeric(told, f"holds {fields[first].strip()[:40]!r} {where}", opener.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +265,8 @@ class _Beginning:
     @classmethod
     def of(cls, path: str, name: str, delimiter: str | None, header: bool | None) -> _Beginning:
         with open_decompressed(path) as stream:
+            require_text(stream.read(SNIFFED), name, delimiter)
+            stream.seek(0)
             found = list(_first_lines(stream, name, delimiter))
             if not found:
                 raise InvalidComponent(f"{name} must not be empty; it has no lines")
@@ -330,6 +342,16 @@ def _not_closed(name: str, lines: int) -> InvalidComponent:
     )
 
 
+def _require_line(record: bytes, name: str, line: int, delimiter: str) -> None:
+    """Refuse a line that is no text, so that nobody looks for a wrong field in it."""
+    at = None if is_utf8(record) else odd_byte(record, delimiter)
+    if at is not None:
+        raise InvalidComponent(
+            f"{name} must be text, in UTF-8; line {line} holds binary data (a byte is 0x{record[at]:02x}): "
+            "the file is damaged"
+        )
+
+
 def _decoded(raw: bytes) -> str:
     try:
         return raw.decode("utf-8")
@@ -345,28 +367,15 @@ def _delimiter(lines: Sequence[str], path: str) -> str:
     if counts[best]:
         return best
     fields = lines[-1].strip().split(" ")  # numpy.savetxt writes them so
-    return " " if len(fields) > 1 and all(word and _is_number(word) for word in fields) else ","
+    return " " if len(fields) > 1 and all(word and field_value(word) is not None for word in fields) else ","
 
 
 def _is_header(fields: Sequence[str]) -> bool:
     words = [field.strip() for field in fields]
-    if any(not _is_number(word) for word in words):
+    if any(field_value(word) is None for word in words):
         return True
     labels = words[1:] if words[0] == "" else words
     return len(labels) > 1 and labels == [str(j) for j in range(len(labels))]
-
-
-def _is_number(word: str) -> bool:
-    return word.lower() in _MISSING or word.lower() in _TRUTH or _value(word) is not None
-
-
-def _value(field: str) -> float | None:
-    """The number that a field is, or None; as the fast parsers have it, which Python's `float` exceeds."""
-    try:
-        value = float(field)
-    except ValueError:
-        return None
-    return value if field.strip().isascii() and "_" not in field else None
 
 
 def _marks(path: str, name: str, delimiter: str, first: Mark) -> tuple[Mark, ...]:
@@ -387,5 +396,6 @@ def _marks(path: str, name: str, delimiter: str, first: Mark) -> tuple[Mark, ...
             elif len(buffer) > _LONGEST and b'"' in buffer:
                 raise _not_closed(name, lines)
     if not is_blank(buffer, delimiter):
+        _require_line(buffer[:SNIFFED], name, lines + 1, delimiter)
         raise _not_closed(name, lines)
     return tuple(marks)

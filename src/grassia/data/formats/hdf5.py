@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grassia._optional import require
-from grassia.data.stored import StoreOpener, described_file
+from grassia.data.stored import StoreOpener
 from grassia.errors import InvalidComponent, InvalidInput
 
 __all__ = ["Hdf5Opener", "Hdf5Store", "open_object", "open_path"]
@@ -47,7 +47,7 @@ class Hdf5Opener:
     @property
     def name(self) -> str:
         part = "" if self.dataset is None else "::" + self.dataset.lstrip("/")
-        return described_file(self.path) + part
+        return self.path + part
 
     @property
     def kind(self) -> str:
@@ -100,7 +100,7 @@ class Hdf5Store:
                 found[name] = item
 
         self._file[opener.group].visititems(note)
-        path = described_file(opener.path)
+        path = opener.path
         listed = ", ".join(f"{name} {item.shape}" for name, item in list(found.items())[:20]) or "none"
         if opener.dataset is not None:
             chosen = self._file.get(opener.dataset)

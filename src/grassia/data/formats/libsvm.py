@@ -14,7 +14,6 @@ import scipy.sparse as sp
 from grassia._checks import require_count
 from grassia.data.formats.decoding import DecodedBlocks, local_path, naming
 from grassia.data.formats.remote import is_url, open_decompressed
-from grassia.data.stored import described_file
 from grassia.errors import InvalidComponent, InvalidInput
 
 __all__ = ["LibsvmOpener", "LibsvmStore", "labels", "open_path"]
@@ -132,7 +131,7 @@ class LibsvmOpener:
 
     @property
     def name(self) -> str:
-        return self.path if is_url(self.path) else described_file(self.path)
+        return self.path
 
     def open(self) -> LibsvmStore:
         return LibsvmStore(self)

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from grassia.data.formats.decoding import DecodedBlocks, checked_csr, local_path, naming, require_shape
 from grassia.data.formats.remote import is_url, open_binary
-from grassia.data.stored import described_file
 from grassia.errors import InvalidComponent
 from grassia.passes.sparse import canonical_csr
 
@@ -59,8 +58,7 @@ class NpzOpener:
 
     @property
     def name(self) -> str:
-        name = self.path if is_url(self.path) else described_file(self.path)
-        return name if self.dataset is None else f"{name}::{self.dataset}"
+        return self.path if self.dataset is None else f"{self.path}::{self.dataset}"
 
     def open(self) -> NpzStore:
         return NpzStore(self.path, self.dataset)

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from grassia._blas import numpy_blas
 from grassia._optional import require
-from grassia.data.formats.arrow import column_dtype, fill_column, fill_lists, is_list, list_width
+from grassia.data.formats.arrow import column_dtypes, fill_column, fill_lists, is_list, list_width
 from grassia.data.formats.columns import Columns, chosen_columns, common_dtype, frozen_columns
 from grassia.data.formats.remote import is_url, open_binary
-from grassia.data.stored import StoreOpener, described_file
+from grassia.data.stored import StoreOpener
 from grassia.errors import InvalidComponent
 
 __all__ = ["ParquetOpener", "ParquetStore", "open_path"]
@@ -40,7 +40,7 @@ class ParquetOpener:
 
     @property
     def name(self) -> str:
-        return described_file(self.path)
+        return self.path
 
     @property
     def kind(self) -> str:
@@ -86,13 +86,11 @@ class ParquetStore:
         self._lists = len(kinds) == 1 and is_list(kinds[0])
         if not self._lists:
             missing = _with_missing(footer, schema, self._taken)
-            dtypes = [
-                column_dtype(names[j], kind, j in missing, name)
-                for j, kind in zip(self._taken, kinds, strict=True)
-            ]
+            places = {i for i, j in enumerate(self._taken) if j in missing}
+            dtypes = column_dtypes(self._columns, kinds, places, name)
         else:
             self.feature_names = None
-            dtypes = [column_dtype(self._columns[0], kinds[0].value_type, False, name)]
+            dtypes = column_dtypes(self._columns, [kinds[0].value_type], (), name)
         self.dtype = common_dtype(dtypes)
         groups = [int(footer.row_group(i).num_rows) for i in range(footer.num_row_groups)]
         self.chunk_rows = max(groups, default=1)

@@ -4,14 +4,40 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["parse_numbers", "parse_with_arrow", "parse_with_numpy"]
+__all__ = ["field_value", "parse_numbers", "parse_with_arrow", "parse_with_numpy"]
 
 Table = NDArray[Any] | None
+
+_MISSING = {"", "na", "n/a", "#n/a", "nan", "null", "none", "<na>"}
+_TRUTH = {"true": 1.0, "false": 0.0}
+
+
+def field_value(field: str) -> float | None:
+    """What a field stands for: a number, NaN where it is missing, 1 for true, 0 for false; None for text.
+
+    >>> [field_value(text) for text in ("1e3", " NA ", "True", "1_000")]
+    [1000.0, nan, 1.0, None]
+    """
+    value = _value(field)
+    if value is not None:
+        return value
+    word = field.strip().lower()
+    return math.nan if word in _MISSING else _TRUTH.get(word)
+
+
+def _value(field: str) -> float | None:
+    """The number that a field is, or None; as the fast parsers have it, which Python's `float` exceeds."""
+    try:
+        value = float(field)
+    except ValueError:
+        return None
+    return value if field.strip().isascii() and "_" not in field else None
 
 
 def parse_numbers(

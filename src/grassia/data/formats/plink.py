@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from grassia._optional import require
 from grassia.data.formats.decoding import DecodedBlocks, local_path, naming
-from grassia.data.stored import described_file
 from grassia.errors import InvalidComponent, InvalidInput
 
 __all__ = ["PlinkOpener", "PlinkStore", "open_path"]
@@ -79,7 +78,7 @@ class PlinkOpener:
 
     @property
     def name(self) -> str:
-        return described_file(self.path)
+        return self.path
 
     @property
     def note(self) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from grassia.data.formats.arrow import column_dtype, fill_column, fill_lists, is_list, list_width
+from grassia.data.formats.arrow import column_dtypes, fill_column, fill_lists, is_list, list_width
 from grassia.data.formats.columns import (
     Columns,
     chosen_columns,
@@ -79,7 +79,11 @@ def _from_pandas(table: Any, columns: Taken, drop: Taken) -> NamedRows:
         return NamedRows(sp.csr_array(table.sparse.to_coo()), tuple(names))
     if len(set(kinds)) == 1 and isinstance(kinds[0], np.dtype) and kinds[0].kind in "fiub":
         return NamedRows(table.to_numpy(), tuple(names))
-    dtypes = [_pandas_dtype(name, table.iloc[:, j], source) for j, name in enumerate(names)]
+    found = [_pandas_dtype(table.iloc[:, j]) for j in range(len(names))]
+    wrong = [j for j, dtype in enumerate(found) if dtype is None]
+    if wrong:
+        raise not_numeric([names[j] for j in wrong], f"is {kinds[wrong[0]]}", source)
+    dtypes = [dtype for dtype in found if dtype is not None]
     rows = np.empty(table.shape, common_dtype(dtypes)) if dtypes else np.empty(table.shape)
     for j, dtype in enumerate(dtypes):
         column = table.iloc[:, j]
@@ -90,11 +94,12 @@ def _from_pandas(table: Any, columns: Taken, drop: Taken) -> NamedRows:
     return NamedRows(rows, tuple(names))
 
 
-def _pandas_dtype(name: str, column: Any, source: str) -> np.dtype[Any]:
+def _pandas_dtype(column: Any) -> np.dtype[Any] | None:
+    """The dtype of the numbers of a column; None where it has none."""
     kind = column.dtype
     plain = getattr(kind, "numpy_dtype", getattr(kind, "subtype", kind))
     if not isinstance(plain, np.dtype) or plain.kind not in "fiub":
-        raise not_numeric(name, kind, source)
+        return None
     if plain.kind != "f" and not isinstance(kind, np.dtype) and column.isna().any():
         return np.dtype(np.float64)
     return plain
@@ -105,9 +110,9 @@ def _from_polars(table: Any, columns: Taken, drop: Taken) -> NamedRows:
     names = list(table.columns)
     taken = chosen_columns(names, source, columns, drop)
     series = [table.get_column(names[j]) for j in taken]
-    for column in series:
-        if not (column.dtype.is_numeric() or str(column.dtype) == "Boolean"):
-            raise not_numeric(column.name, column.dtype, source)
+    wrong = [s for s in series if not (s.dtype.is_numeric() or str(s.dtype) == "Boolean")]
+    if wrong:
+        raise not_numeric([column.name for column in wrong], f"is {wrong[0].dtype}", source)
     arrays = [_polars_array(column) for column in series]
     rows = np.empty((table.height, len(arrays)), common_dtype([array.dtype for array in arrays]))
     for j, (column, array) in enumerate(zip(series, arrays, strict=True)):
@@ -130,10 +135,8 @@ def _from_arrow(table: Any, columns: Taken, drop: Taken) -> Any:
     found = [table.column(j) for j in taken]
     if len(taken) == 1 and is_list(found[0].type):
         return _from_lists(found[0], names[taken[0]], source)
-    dtypes = [
-        column_dtype(names[j], column.type, column.null_count > 0, source)
-        for j, column in zip(taken, found, strict=True)
-    ]
+    missing = {i for i, column in enumerate(found) if column.null_count > 0}
+    dtypes = column_dtypes([names[j] for j in taken], [column.type for column in found], missing, source)
     rows = np.empty((table.num_rows, len(taken)), common_dtype(dtypes))
     for j, column in enumerate(found):
         start = 0
@@ -146,7 +149,7 @@ def _from_arrow(table: Any, columns: Taken, drop: Taken) -> Any:
 def _from_lists(column: Any, name: str, source: str) -> Any:
     """The rows of a column of lists."""
     width = list_width(column.type, column[0]) if len(column) else 0
-    dtype = column_dtype(name, column.type.value_type, False, source)
+    (dtype,) = column_dtypes([name], [column.type.value_type], (), source)
     rows = np.empty((len(column), width), dtype)
     start = 0
     for chunk in getattr(column, "chunks", [column]):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from grassia._optional import require
-from grassia.data.stored import StoreOpener, described_file
+from grassia.data.stored import StoreOpener
 from grassia.errors import InvalidComponent, InvalidInput
 
 __all__ = ["ZarrObjectOpener", "ZarrOpener", "ZarrStore", "open_object", "open_path"]
@@ -38,7 +38,7 @@ class ZarrOpener:
     @property
     def name(self) -> str:
         part = "" if self.dataset is None else "::" + self.dataset.strip("/")
-        return described_file(self.path) + part
+        return self.path + part
 
     @property
     def kind(self) -> str:
