@@ -77,6 +77,17 @@ def test_rows_on_stdin_are_projected(header, X, folder, expected, capsys, monkey
     assert said["components"] == ["PC1", "PC2"]
 
 
+def test_columns_of_rows_on_stdin_are_found_by_name(X, folder, expected, capsys, monkeypatch):
+    frame = pd.DataFrame(X[:9], columns=NAMES)[["e", "c", "a", "d", "b"]]
+    frame.insert(2, "who", [f"w, {i}" for i in range(9)])
+    monkeypatch.setattr(sys, "stdin", io.StringIO(frame.to_csv(index=False)))
+    assert main(["project", "m", "-", "--json"]) == 0
+    np.testing.assert_allclose(json.loads(capsys.readouterr().out)["scores"], expected(X[:9]), atol=1e-12)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(frame.drop(columns="d").to_csv(index=False)))
+    assert main(["project", "m", "-"]) == 2
+    assert "'d' is not among e, c, who, a, b" in capsys.readouterr().err
+
+
 def test_columns_of_a_table_are_found_by_name_whatever_their_order(X, folder, expected, capsys):
     frame = pd.DataFrame(X[:20], columns=NAMES)[["e", "c", "a", "d", "b"]]
     frame.insert(0, "who", [f"w{i}" for i in range(20)])
@@ -160,6 +171,18 @@ def test_what_cannot_be_projected_is_one_line_and_code_2(arguments, named, X, fo
     assert len(lines) == 1
     assert named in lines[0]
     assert not [name for name in os.listdir() if name.startswith(".")]
+
+
+def test_columns_of_the_same_name_are_taken_as_they_are(X, folder, capsys):
+    pd.DataFrame(X, columns=["a", "b", "a", "c", "c"]).to_csv("twice.csv", index=False)
+    assert main(["pca", "twice.csv", "-k", "2", "-o", "twice", "-q"]) == 0
+    capsys.readouterr()
+    assert main(["check", "twice", "twice.csv"]) == 0
+    capsys.readouterr()
+    assert main(["project", "twice", "twice.csv"]) == 0
+    np.testing.assert_allclose(
+        printed(capsys)[["PC1", "PC2"]].to_numpy(), np.load("twice/scores.npy"), atol=1e-12
+    )
 
 
 # -- check ----------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -13,6 +14,8 @@ import numpy as np
 import pytest
 
 from grassia.cli import main
+from grassia.cli._outcome import explain
+from grassia.cli._partial import partial_table
 
 #: Few rows are done at a time, and Ctrl-C comes after so many blocks.
 INTERRUPTED = """
@@ -29,7 +32,7 @@ def counted(self, rows, names):
     add(self, rows, names)
     left -= 1
     if not left:
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), getattr(signal, os.environ["BY"]))
 
 PartialTable.add = counted
 sys.exit(main(sys.argv[2:]))
@@ -46,7 +49,7 @@ def X(tmp_path, monkeypatch):
     return X
 
 
-def interrupted(blocks: int, *arguments: str) -> tuple[int, str]:
+def interrupted(blocks: int, *arguments: str, signal_name: str = "SIGINT") -> tuple[int, str]:
     def with_ctrl_c() -> None:  # which a run in the background may not have
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -56,6 +59,7 @@ def interrupted(blocks: int, *arguments: str) -> tuple[int, str]:
         text=True,
         timeout=120,
         check=False,
+        env={**os.environ, "BY": signal_name},
         preexec_fn=with_ctrl_c,
     )
     assert found.stdout == ""
@@ -96,15 +100,17 @@ def test_the_line_that_ctrl_c_prints_goes_on_where_it_was(kind, X, capsys):
 
 @pytest.mark.parametrize("kind", ["npy", "csv"])
 def test_what_is_kept_is_not_computed_again(kind, X):
-    """What was written of the first rows is what is there in the end, whatever they are by now."""
-    output = f"s.{kind}"
+    """What the part says of the first rows is what is there in the end."""
+    output, part = f"s.{kind}", Path(f"s.{kind}.part")
     interrupted(3, "-o", output)
-    changed = X.copy()
-    changed[:30] += 1.0
-    np.save("x.npy", changed)
+    before = part.read_bytes()
+    part.write_bytes(before[:-8] + (b"\0" * 8 if kind == "npy" else b"0000000\n"))
     assert main(["project", "m", "x.npy", "-o", output, "--resume"]) == 0
     expected = (X - X.mean(axis=0)) @ np.load("m/components.npy").T
-    np.testing.assert_allclose(scores_in(output), expected, atol=1e-13)
+    found = scores_in(output)
+    assert found[29, 1] != expected[29, 1]
+    found[29, 1] = expected[29, 1]
+    np.testing.assert_allclose(found, expected, atol=1e-13)
 
 
 def test_half_a_row_that_was_written_is_cut_off(X):
@@ -137,6 +143,11 @@ def of_other_rows() -> list[str]:
     return []
 
 
+def of_changed_rows() -> list[str]:
+    np.save("x.npy", -np.load("x.npy"))
+    return []
+
+
 def without_names() -> list[str]:
     return ["--no-header"]
 
@@ -155,7 +166,8 @@ def shortened() -> list[str]:
     ("change", "words"),
     [
         (of_another_model, "of another projection (the model)"),
-        (of_other_rows, "of another projection (shape)"),
+        (of_other_rows, "of another projection (the input, shape)"),
+        (of_changed_rows, "of another projection (the input)"),
         (without_names, "of another projection (header)"),
         (damaged, "s.csv.part.json is damaged"),
         (shortened, "s.csv.part is shorter than it was"),
@@ -176,6 +188,40 @@ def test_what_does_not_fit_is_refused_and_kept(change, words, X, capsys):
 def test_resume_needs_a_file_to_go_on_with(X, capsys):
     assert main(["project", "m", "x.npy", "--resume"]) == 2
     assert "--output" in capsys.readouterr().err
+
+
+def test_two_commands_do_not_write_to_one_file(X, capsys):
+    with partial_table(
+        Path("s.csv"), {}, (1, 2), np.dtype(float), ["row"], header=True, overwrite=False, resume=False
+    ) as table:
+        assert main(["project", "m", "x.npy", "-o", "s.csv"]) == 2
+        assert "another command is writing s.csv" in capsys.readouterr().err
+        table.add(np.zeros((1, 2)), [("0",)])
+    assert Path("s.csv").read_text() == "row,PC1,PC2\n0,0.0,0.0\n"
+    assert sorted(path.name for path in Path().glob("*s.csv*")) == ["s.csv"]
+
+
+@pytest.mark.parametrize("output", ["x.npy", "../x.npy", "m/components.npy"])
+def test_nothing_is_written_over_the_rows_or_the_model(output, X, capsys):
+    Path("sub").mkdir()
+    before = {path: path.read_bytes() for path in Path().rglob("*.npy")}
+    inside = str(Path("sub", output)) if output.startswith("..") else output
+    assert main(["project", "m", "x.npy", "-o", inside, "--overwrite"]) == 2
+    assert "--output must not be" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in Path().rglob("*.npy")} == before
+
+
+def test_what_ends_a_job_is_as_good_as_ctrl_c(X):
+    code, said = interrupted(3, "-o", "s.npy", signal_name="SIGTERM")
+    assert (code, "30 of 100 rows are kept in s.npy.part" in said) == (130, True)
+    assert main(["project", "m", "x.npy", "-o", "s.npy", "--resume"]) == 0
+    assert scores_in("s.npy").shape == (100, 2)
+
+
+def test_a_full_disk_is_said_with_a_remedy():
+    code, text = explain(OSError(errno.ENOSPC, "No space left on device")) or (0, "")
+    assert code == 2
+    assert "free some" in text
 
 
 def test_the_note_is_plain_json(X):

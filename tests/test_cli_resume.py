@@ -16,6 +16,8 @@ from sklearn.decomposition import PCA
 
 import grassia
 from grassia.cli import main
+from grassia.cli._compare import Outcome
+from grassia.cli._kept import Journal, Stopped
 
 
 @pytest.fixture
@@ -88,7 +90,7 @@ def test_ctrl_c_while_packages_are_imported_is_one_line(folder):
     process = started([sys.executable, "-c", EARLY])
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
-    assert err == "grassia: interrupted; start again\n"
+    assert err == "grassia: interrupted; give the same command again\n"
 
 
 @pytest.mark.parametrize("backend", ["threads", "processes"])
@@ -158,6 +160,57 @@ def test_what_was_interrupted_is_not_begun_anew_by_mistake(X, capsys):
     assert main([*again, "--overwrite"]) == 0
     assert "resumed" not in json.loads(Path("m/model.json").read_text())["solver_reason"]
     assert not Path("m.checkpoint").exists()
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_whatever_ends_a_job_leaves_what_ctrl_c_leaves(name, X):
+    process = start("pca", "x.npy", *SLOW, "--log", "run.jsonl", "-o", "m")
+    begun(process)
+    process.send_signal(getattr(signal, name))
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    assert err == "grassia: interrupted; go on with: grassia resume m.checkpoint\n"
+    assert sorted(os.listdir()) == ["m.checkpoint", "run.jsonl", "x.npy"]
+
+
+def test_a_refusal_leaves_the_checkpoint_as_it_was(X, capsys):
+    process = start("pca", "x.npy", *SLOW, "--log", "run.jsonl", "-o", "m")
+    begun(process)
+    assert interrupt(process)[0] == 130
+    without_faults("m.checkpoint")
+    asked = Path("m.checkpoint/pca.json").read_bytes()
+    np.save("y.npy", X[:300])
+    same = ["pca", "x.npy", "--workers", "3", "-o", "m", "--resume"]
+    for refused in ([*same, "-k", "3"], ["resume", "m.checkpoint", "y.npy"]):
+        assert main(refused) == 2
+        assert Path("m.checkpoint/pca.json").read_bytes() == asked
+    assert main(["resume", "m.checkpoint", "-q"]) == 0
+    found = np.load("m/components.npy")
+    assert grassia.geometry.projection_distance(found.T, oracle_of(X)) < 1e-6
+
+
+def test_ctrl_c_while_a_resumed_run_opens_its_rows_says_how_to_go_on(X):
+    process = start("pca", "x.npy", *SLOW, "--log", "run.jsonl", "-o", "m")
+    begun(process)
+    assert interrupt(process)[0] == 130
+    path = Path("m.checkpoint/pca.json")
+    path.write_text(path.read_text().replace("40ms", "60s"))
+    process = start("resume", "m.checkpoint", "--log", "again.jsonl")
+    wait_for(Path("again.jsonl"), "opening", process)
+    code, out, err = interrupt(process)
+    assert (code, out) == (130, "")
+    assert err == "grassia: interrupted; go on with: grassia resume m.checkpoint\n"
+    assert grassia.checkpoint.latest("m.checkpoint").header["seconds"] > 0.0
+
+
+@pytest.mark.parametrize("option", ["--log", "--report"])
+def test_nothing_is_written_over_the_rows(option, X, capsys):
+    name = {"--log": "x.npy", "--report": "x.html"}[option]
+    os.link("x.npy", "x.html")
+    before = Path("x.npy").read_bytes()
+    assert main(["pca", "x.npy", "-k", "2", option, name, "--overwrite", "-o", "m"]) == 2
+    assert f"{option} must not be one of the inputs; got {name}." in capsys.readouterr().err
+    assert Path("x.npy").read_bytes() == before
 
 
 def test_the_folder_of_a_checkpoint_is_removed_but_nothing_of_others_in_it(X):
@@ -253,6 +306,15 @@ def test_a_comparison_that_is_interrupted_keeps_the_runs_that_are_done(folder, c
     assert runs[0] == kept[0]
     assert [one["solver"] for one in runs] == ["nystrom", "krylov"]
     assert not Path("grassia-simulate.json").exists()
+
+
+def test_ctrl_c_between_two_runs_of_a_comparison_keeps_them(folder):
+    journal = Journal("kept.json", {"k": 2}, resume=False)
+    outcome = Outcome("krylov", 2, "CONVERGED", True, seconds=0.5, answers=(3, 4), asked="auto")
+    journal.add(outcome)
+    with pytest.raises(Stopped, match=r"1 done runs are kept in kept\.json; go on with"), journal:
+        raise KeyboardInterrupt
+    assert Journal("kept.json", {"k": 2}, resume=True).done == [outcome]
 
 
 def test_a_resumed_run_can_be_interrupted_and_resumed_again(X):

@@ -433,7 +433,8 @@ def test_the_command_makes_a_page_of_a_model_and_of_its_log(form, tmp_path, monk
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--report", "x.npy"], ".html"),
+        (["--report", "x.npy"], "one of the inputs"),
+        (["--report", "r.txt"], ".html"),
         (["--report", "mine.html"], "mine.html"),
         (["--report", "nowhere/r.html"], "nowhere"),
         (["--log", "mine.html"], "mine.html"),

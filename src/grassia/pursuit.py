@@ -460,6 +460,8 @@ class Pursuit:
         if (self.excluded or self._resumed is not None) and known is not None:
             # It was found before the components were opened anew.
             return np.asarray(geometry.polar(known[:, : self.k]))
+        if self.status is Status.INTERRUPTED:
+            raise KeyboardInterrupt
         raise GrassiaError(
             f"the run ended ({self.status and self.status.name}) before every component was opened, "
             "so there is no answer yet. Allow more time, or check the workers."

@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import logging
 import re
+import signal
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import typer
 
 __all__ = ["main"]
 
+_ONCE_MORE = "give the same command again"
 # Numbers of which the first is negative: a sample, not an option.
 _SAMPLE = re.compile(r"-[0-9.][-+0-9.eE]*(,.*)?")
 
@@ -25,10 +30,34 @@ _SAMPLE = re.compile(r"-[0-9.][-+0-9.eE]*(,.*)?")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; errors are one line on stderr."""
     try:
-        return _run(list(sys.argv[1:] if argv is None else argv))
+        with _all_as_ctrl_c():
+            return _run(list(sys.argv[1:] if argv is None else argv))
     except KeyboardInterrupt:  # so early that not even all was imported
-        print("grassia: interrupted; start again", file=sys.stderr)
+        print(f"grassia: interrupted; {_ONCE_MORE}", file=sys.stderr)
         return 130
+
+
+@contextmanager
+def _all_as_ctrl_c() -> Iterator[None]:
+    """Inside `with`, a terminal that is closed and whoever ends a job by SIGTERM leave what Ctrl-C leaves."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        handler = signal.getsignal(signal.SIGINT)
+        if not callable(handler):  # Ctrl-C is ignored, as in a shell's background
+            raise KeyboardInterrupt
+        handler(signal.SIGINT, frame)
+
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        others = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+        before = {one: signal.getsignal(one) for one in others if signal.getsignal(one) == signal.SIG_DFL}
+    try:
+        for one in before:
+            signal.signal(one, interrupt)
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 def _run(arguments: list[str]) -> int:
@@ -45,13 +74,13 @@ def _run(arguments: list[str]) -> int:
             stream.reconfigure(errors="replace")
     if not debug:  # what is worth saying is said here, once
         logging.getLogger("grassia").addHandler(logging.NullHandler())
-    how_to_go_on = ""
+    how_to_go_on = _ONCE_MORE
     try:
         code = build()(arguments or ["--help"], prog_name="grassia", standalone_mode=False)
     except Stopped as stopped:
-        code, how_to_go_on = INTERRUPTED, f"; {stopped}"
+        code, how_to_go_on = INTERRUPTED, str(stopped)
     except (KeyboardInterrupt, typer.Abort):  # whoever has kept something says so by `Stopped`
-        code, how_to_go_on = INTERRUPTED, "; start again"
+        code = INTERRUPTED
     except BrokenPipeError:
         sys.stdout = None  # whoever read us has left: say no more
         return FAILED
@@ -64,7 +93,7 @@ def _run(arguments: list[str]) -> int:
         code, text = found
         print(f"grassia: {' '.join(text.split())}", file=sys.stderr)
     if code == INTERRUPTED:
-        print(f"grassia: interrupted{how_to_go_on}", file=sys.stderr)
+        print(f"grassia: interrupted; {how_to_go_on}", file=sys.stderr)
     return int(code or OK)
 
 

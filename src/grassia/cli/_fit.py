@@ -10,8 +10,8 @@ import json
 import math
 import platform
 import shlex
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,7 +32,7 @@ from grassia.cli._scores import score_dtype, write_scores
 from grassia.cli._tables import show_table
 from grassia.cli._writing import CsvRows, EigenvecRows, component_names
 from grassia.data import Components
-from grassia.errors import InvalidInput
+from grassia.errors import GrassiaError, InvalidInput
 from grassia.messages import Array
 from grassia.report.contents import Scatter, some_rows
 from grassia.report.words import in_words
@@ -103,6 +103,19 @@ class Fit:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidInput(f"{path} is damaged ({error}); name the inputs again.") from error
 
+    @contextmanager
+    def _kept(self, folder: Path) -> Iterator[None]:
+        """Inside `with`, what is asked now is in the folder; what is refused leaves what was there."""
+        path = folder / ASKED
+        before = path.read_bytes() if path.exists() else None
+        self._keep(folder)
+        try:
+            yield
+        except GrassiaError:
+            if before is not None:
+                path.write_bytes(before)
+            raise
+
     def _keep(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         passing = {"report": None, "log": None, "as_json": False, "quiet": False, "resume": False}
@@ -139,6 +152,8 @@ class Fit:
                 f"or with --resume, or {anew}."
             )
         engine = engine_of(name, self.workers, self.address, list(self.faults) or None)
+        for option, path in (("--report", self.report), ("--log", self.log)):
+            source.refuse_as_output(path, option)
         looking = Looking(self.report, self.log, self.overwrite, f"grassia pca {source.text}")
         with looking, ModelFolder(self.output, self.form, self.overwrite) as folder:
             parts = parts_of(self.shards, name, self.workers)
@@ -147,23 +162,23 @@ class Fit:
             components = source.components(parts)
             check_size(self.k, components, source)
             names = RowNames(components, self.id_column, self.label_column)
-            self._keep(plan.folder)
-            result = run_watched(
-                source,
-                components,
-                self.k,
-                engine,
-                quiet=self.quiet,
-                callbacks=looking.callbacks,
-                begin=self._begin(plan, components) if going_on else None,
-                solver=self.solver,
-                tol=self.tol,
-                rng=self.seed,
-                time_limit=self.time_limit,
-                precision=self.precision,
-                on_loss=self.on_loss,
-                checkpoint=plan,
-            )
+            with self._kept(plan.folder):
+                result = run_watched(
+                    source,
+                    components,
+                    self.k,
+                    engine,
+                    quiet=self.quiet,
+                    callbacks=looking.callbacks,
+                    begin=self._begin(plan, components) if going_on else None,
+                    solver=self.solver,
+                    tol=self.tol,
+                    rng=self.seed,
+                    time_limit=self.time_limit,
+                    precision=self.precision,
+                    on_loss=self.on_loss,
+                    checkpoint=plan,
+                )
             if result.status is Status.INTERRUPTED:  # without a certificate there is no model to write
                 raise Stopped(_how_to_go_on(plan))
             model = _model_of(result, components)
@@ -228,7 +243,7 @@ class Fit:
 def _how_to_go_on(plan: Checkpoint) -> str:
     """One line for whoever has interrupted it."""
     if not plan.there:
-        return "there was nothing to keep yet: start again"
+        return "there was nothing to keep yet: give the same command again"
     return f"go on with: grassia resume {shlex.quote(str(plan.path))}"
 
 
@@ -391,7 +406,9 @@ def _show(written: dict[str, Any], result: Result, output: Path, files: list[str
             if i < _MOST_SHOWN or i == written["k"] - 1:
                 together = None if ratio is None else said
                 rows.append((name, _number(variance, ".6g"), _number(ratio, ".2%"), _number(together, ".2%")))
-        show_table(console, ("", "variance", "explained", "together"), rows)
+        # The certificate speaks of eigenvalues, which have 1/n.
+        variance = "variance, 1/(n-1)" if written["center"] else "second moment"
+        show_table(console, ("", variance, "explained", "together"), rows)
         for sentence in in_words(result.certificate):
             console.print(f"- {sentence}", markup=False, soft_wrap=True)
         run = written["run"]

@@ -25,7 +25,9 @@ def fitting_rows(
     if not options:
         source = Source(inputs, _inherited(model, source), model.center)
     names = model.feature_names
-    if not options and names is not None and source.of_tables:
+    # Columns of the same name, which cannot be told apart by it, are taken as they are.
+    distinct = names is not None and len(set(names)) == len(names)
+    if not options and names is not None and distinct and source.of_tables:
         by_name = {name: value for name, value in source.options.items() if name not in ("columns", "drop")}
         source = Source(inputs, {**by_name, "columns": names}, model.center)
     components = source.components(parts)

@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -115,6 +116,21 @@ class Source:
             if typed != whole:
                 text = text.replace(whole, typed) if typed else text.replace(whole + os.sep, "")
         return text
+
+    @property
+    def files(self) -> list[str]:
+        """The local files of the inputs, as far as there are such."""
+        found: list[str] = []
+        for text in self.inputs:
+            with suppress(InvalidComponent):
+                found += [file for file in find_files(text).files if os.path.exists(file)]
+        return found
+
+    def refuse_as_output(self, path: str | os.PathLike[str] | None, option: str) -> None:
+        """Nothing is written over the rows."""
+        there = path is not None and os.path.exists(path)
+        if path is not None and there and any(os.path.samefile(path, file) for file in self.files):
+            raise InvalidInput(f"{option} must not be one of the inputs; got {path}.")
 
     @property
     def format(self) -> str | None:

@@ -28,7 +28,7 @@ class Stopped(Exception):
 
 
 _SAME_COMMAND = "go on with the same command and --resume"
-_NOTHING_YET = "there was nothing to keep yet: start again"
+_NOTHING_YET = "there was nothing to keep yet: give the same command again"
 
 
 @contextmanager
@@ -94,20 +94,28 @@ class Journal:
         """What came of that run before the interruption."""
         return next((one for one in self.done if (one.asked, one.workers) == (solver, workers)), None)
 
+    def _stopped(self) -> Stopped:
+        how = f"{len(self.done)} done runs are kept in {self._path}; {_SAME_COMMAND}"
+        return Stopped(how if self.done else _NOTHING_YET)
+
     def add(self, outcome: Outcome) -> None:
         """One more is done; or it was interrupted, and this says how to go on."""
         if outcome.status == Status.INTERRUPTED.name:
-            how = f"{len(self.done)} done runs are kept in {self._path}; {_SAME_COMMAND}"
-            raise Stopped(how if self.done else _NOTHING_YET)
+            raise self._stopped()
         self.done.append(outcome)
         kept = {"asked": self._asked, "done": [one.to_dict() for one in self.done]}
         with suppress(OSError):  # the folder may be read-only, and they are shown in the end
             self._path.write_text(json.dumps(kept) + "\n", encoding="utf-8")
 
-    def finish(self) -> None:
-        """All are done."""
-        with suppress(OSError):
-            self._path.unlink(missing_ok=True)
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is None:  # all are done
+            with suppress(OSError):
+                self._path.unlink(missing_ok=True)
+        elif issubclass(kind, KeyboardInterrupt):
+            raise self._stopped() from None
 
 
 class Looking:

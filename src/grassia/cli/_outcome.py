@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from difflib import get_close_matches
 from typing import Any
@@ -87,6 +88,11 @@ def explain(error: Exception) -> tuple[int, str] | None:
         return LOST if lost else FAILED, spoken(str(error))
     if isinstance(error, OSError):
         where = f" {error.filename}" if error.filename else ""
+        if error.errno == errno.ENOSPC:
+            return USAGE, (
+                f"there is no space left to write{where}; free some, and give the same command again, with "
+                "--resume if it was interrupted before."
+            )
         return USAGE, f"cannot use{where}: {error.strerror or error}"
     usage: Any = error  # typer brings its own click or the real one: know its errors by their shape
     if hasattr(usage, "format_message") and hasattr(usage, "exit_code"):

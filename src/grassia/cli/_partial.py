@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -144,30 +144,60 @@ def partial_table(
     asked = json.loads(
         json.dumps({**asked, "shape": shape, "dtype": dtype.str, "names": names, "header": header})
     )
-    rows, size = _kept(note, part, asked) if resume else (0, 0)
-    note.unlink(missing_ok=True)
-    table, keep = None, False
-    try:
-        table = PartialTable(part, target.suffix, shape, dtype, names, header, rows, size)
-        yield table
-        table.close()
-        os.replace(part, target)
-    except KeyboardInterrupt:
-        if table is not None:
+    with _alone(part, output):
+        rows, size = _kept(note, part, asked) if resume else (0, 0)
+        note.unlink(missing_ok=True)
+        table, keep = None, False
+        try:
+            table = PartialTable(part, target.suffix, shape, dtype, names, header, rows, size)
+            yield table
             table.close()
-            rows, size = table.rows, table.size
-        if not rows:
-            raise
-        note.write_text(json.dumps({"asked": asked, "rows": rows, "size": size}) + "\n", "utf-8")
-        keep = True
-        raise Stopped(
-            f"{rows} of {shape[0]} rows are kept in {output}.part; go on with the same command and --resume"
-        ) from None
-    finally:
-        if not keep:
+            os.replace(part, target)
+        except KeyboardInterrupt:
             if table is not None:
                 table.close()
-            part.unlink(missing_ok=True)
+                rows, size = table.rows, table.size
+            if not rows:
+                raise
+            note.write_text(json.dumps({"asked": asked, "rows": rows, "size": size}) + "\n", "utf-8")
+            keep = True
+            raise Stopped(
+                f"{rows} of {shape[0]} rows are kept in {output}.part; go on with the same command and "
+                "--resume"
+            ) from None
+        finally:
+            if not keep:
+                if table is not None:
+                    with suppress(OSError):  # there may be no space for what is left to be written
+                        table.close()
+                part.unlink(missing_ok=True)
+
+
+@contextmanager
+def _alone(part: Path, output: Path) -> Iterator[None]:
+    """Inside `with`, nobody else writes to the same part."""
+    if os.name != "posix":
+        yield
+        return
+    import fcntl
+
+    lock = part.with_name(f".{part.name}.lock")
+    with lock.open("wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            alone = lock.exists() and os.path.samestat(lock.stat(), os.fstat(file.fileno()))
+        except BlockingIOError:
+            alone = False
+        except OSError:  # a file system without locks
+            alone = True
+        if not alone:
+            raise InvalidInput(
+                f"another command is writing {output}; wait for its end, or give another name."
+            )
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
 
 
 def _kept(note: Path, part: Path, asked: Mapping[str, Any]) -> tuple[int, int]:

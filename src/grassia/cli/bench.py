@@ -78,19 +78,19 @@ def bench(
     journal = Journal("grassia-bench.json", asked, resume)
     status = Console(stderr=True, highlight=False)
     outcomes: list[Outcome] = []
-    for one in names:
-        found = journal.found(one, workers)
-        if found is None:
-            with status.status(f"{one} ({len(outcomes) + 1} of {len(names)})"):
-                engine = engine_of(name, workers, address)
-                limits = {"tol": tol, "rng": seed, "time_limit": time_limit}
-                try:
-                    found = compare(one, components, k, engine, workers, **limits)
-                except InvalidComponent as error:
-                    raise source.told(error) from error
-            journal.add(found)
-        outcomes.append(found)
-    journal.finish()
+    with journal:
+        for one in names:
+            found = journal.found(one, workers)
+            if found is None:
+                with status.status(f"{one} ({len(outcomes) + 1} of {len(names)})"):
+                    engine = engine_of(name, workers, address)
+                    limits = {"tol": tol, "rng": seed, "time_limit": time_limit}
+                    try:
+                        found = compare(one, components, k, engine, workers, **limits)
+                    except InvalidComponent as error:
+                        raise source.told(error) from error
+                journal.add(found)
+            outcomes.append(found)
     if as_json:
         print(
             json.dumps(plain({"k": k, "tol": tol, "backend": name, "runs": [o.to_dict() for o in outcomes]}))

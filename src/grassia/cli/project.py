@@ -25,6 +25,7 @@ from grassia.cli._row_names import RowNames
 from grassia.cli._scores import score_blocks, score_dtype, write_scores
 from grassia.cli._writing import CsvRows, component_names
 from grassia.data import Components
+from grassia.data.loaders import file_stamp
 from grassia.errors import InvalidInput
 
 _LINES = 1000
@@ -85,6 +86,8 @@ def project(
         raise InvalidInput("--json prints the scores; give it or --output, not both.")
     if resume and (output is None or inputs == ["-"]):
         raise InvalidInput("--resume goes on with a file of scores of files; give --output, and files.")
+    if output is not None and output.exists() and output.resolve().parent == model.resolve():
+        raise InvalidInput(f"--output must not be a file of the model; got {output}.")
     found = Model.load(model)
     if inputs == ["-"]:
         blocks = _lines(sys.stdin, found)
@@ -146,31 +149,44 @@ def _is_number(text: str) -> bool:
 
 
 def _lines(stream: IO[str], model: Model) -> Iterator[NDArray[np.float64]]:
-    """Scores of rows as lines of text, some at a time; a first line of names is passed over."""
+    """Scores of rows as lines of text, some at a time; a first line of names says which column is which."""
     rows = _numbers(csv.reader(stream), model)
     while chunk := list(islice(rows, _LINES)):
         yield _checked(np.array(chunk), model, "stdin")
 
 
 def _numbers(lines: Iterable[list[str]], model: Model) -> Iterator[list[float]]:
-    count = 0
+    count, taken = 0, list(range(model.n_features))
+    width = model.n_features
     for number, fields in enumerate(lines, 1):
         if not any(field.strip() for field in fields):
             continue
+        if number == 1 and model.feature_names is not None and not all(map(_is_number, fields)):
+            taken, width = _named(fields, model.feature_names), len(fields)
+            continue
+        if len(fields) != width:
+            raise InvalidInput(wrong_width(f"line {number} of stdin", len(fields), model))
         try:
-            row = [float(field) for field in fields]
+            row = [float(fields[j]) for j in taken]
         except ValueError as error:
-            if number == 1 and model.feature_names is not None and fields == model.feature_names:
-                continue
             raise InvalidInput(
                 f"rows on stdin must be numbers with commas; line {number}: {error}."
             ) from error
-        if len(row) != model.n_features:
-            raise InvalidInput(wrong_width(f"line {number} of stdin", len(row), model))
         count += 1
         yield row
     if not count:
         raise InvalidInput("there must be at least one row; stdin has none.")
+
+
+def _named(fields: list[str], wanted: list[str]) -> list[int]:
+    """Where the columns of the model are in lines that begin with such names."""
+    missing = [name for name in wanted if name not in fields]
+    if missing:
+        raise InvalidInput(
+            f"the names on the first line of stdin must have all columns of the model; {missing[0]!r} is not "
+            f"among {', '.join(fields[:10])}."
+        )
+    return [fields.index(name) for name in wanted]
 
 
 def _checked(rows: NDArray[np.float64], model: Model, told: str) -> NDArray[np.float64]:
@@ -192,7 +208,9 @@ def _write(
     overwrite: bool,
     resume: bool,
 ) -> None:
-    asked = {"the model": _digest(found), "the input": [*source.inputs, repr(dict(source.options))]}
+    source.refuse_as_output(output, "--output")
+    stamps = [[file, *(file_stamp(file) or ())] for file in source.files]
+    asked = {"the model": _digest(found), "the input": [*source.inputs, repr(dict(source.options)), stamps]}
     shape, dtype = (components.n_rows or 0, found.k), score_dtype(components)
     with partial_table(
         output, asked, shape, dtype, names.header, header=header, overwrite=overwrite, resume=resume

@@ -120,32 +120,32 @@ def simulate(
     journal = Journal("grassia-simulate.json", {**asked, "max_passes": max_passes, "seed": seed}, resume)
     status = Console(stderr=True, highlight=False)
     outcomes: list[Outcome] = []
-    for count in counts:
-        injector.check(count)
-        components = _components(source, count, rows, features, k, seed, not no_center)
-        for name in names:
-            known = journal.found(name, count)
-            if known is not None:
-                outcomes.append(known)
-                continue
-            engine = Simulated(
-                workers=count,
-                service=service,
-                latency=latency,
-                bandwidth=bandwidth,
-                seed=seed,
-                faults=injector,
-            )
-            with status.status(f"{name}, {count} workers"):
-                try:
-                    found = compare(
-                        name, components, k, engine, count, tol=tol, rng=seed, max_passes=max_passes
-                    )
-                except InvalidComponent as error:
-                    raise error if source is None else source.told(error) from error
-            journal.add(found)
-            outcomes.append(found)
-    journal.finish()
+    with journal:
+        for count in counts:
+            injector.check(count)
+            components = _components(source, count, rows, features, k, seed, not no_center)
+            for name in names:
+                known = journal.found(name, count)
+                if known is not None:
+                    outcomes.append(known)
+                    continue
+                engine = Simulated(
+                    workers=count,
+                    service=service,
+                    latency=latency,
+                    bandwidth=bandwidth,
+                    seed=seed,
+                    faults=injector,
+                )
+                with status.status(f"{name}, {count} workers"):
+                    try:
+                        found = compare(
+                            name, components, k, engine, count, tol=tol, rng=seed, max_passes=max_passes
+                        )
+                    except InvalidComponent as error:
+                        raise error if source is None else source.told(error) from error
+                journal.add(found)
+                outcomes.append(found)
     if as_json:
         print(
             json.dumps(plain({"k": k, "tol": tol, "delay": delay, "runs": [o.to_dict() for o in outcomes]}))
