@@ -137,11 +137,12 @@ def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def handler_of_ctrl_c() -> Iterator[None]:
-    """What a test or a library of its sets for Ctrl-C must not reach the next test: that may be about it."""
-    before = signal.getsignal(signal.SIGINT)
+    """Every test, and what it starts, has Python's own.
+
+    A library may have set another in the test before, and the background jobs of a shell ignore Ctrl-C.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    if (
-        signal.getsignal(signal.SIGINT) is not before
-        and threading.current_thread() is threading.main_thread()
-    ):
-        signal.signal(signal.SIGINT, before)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -50,9 +49,6 @@ def X(tmp_path, monkeypatch):
 
 
 def interrupted(blocks: int, *arguments: str, signal_name: str = "SIGINT") -> tuple[int, str]:
-    def with_ctrl_c() -> None:  # which a run in the background may not have
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
     found = subprocess.run(
         [sys.executable, "-c", INTERRUPTED, str(blocks), "project", "m", "x.npy", *arguments],
         capture_output=True,
@@ -60,7 +56,6 @@ def interrupted(blocks: int, *arguments: str, signal_name: str = "SIGINT") -> tu
         timeout=120,
         check=False,
         env={**os.environ, "BY": signal_name},
-        preexec_fn=with_ctrl_c,
     )
     assert found.stdout == ""
     return found.returncode, found.stderr

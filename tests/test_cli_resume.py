@@ -162,10 +162,17 @@ def test_what_was_interrupted_is_not_begun_anew_by_mistake(X, capsys):
     assert not Path("m.checkpoint").exists()
 
 
+@pytest.mark.parametrize("background", [False, True])
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
-def test_whatever_ends_a_job_leaves_what_ctrl_c_leaves(name, X):
+def test_whatever_ends_a_job_leaves_what_ctrl_c_leaves(name, background, X):
+    if background:  # whose jobs ignore Ctrl-C
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     process = start("pca", "x.npy", *SLOW, "--log", "run.jsonl", "-o", "m")
     begun(process)
+    if background:
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        assert process.poll() is None
     process.send_signal(getattr(signal, name))
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")

@@ -77,6 +77,7 @@ class Interrupts:
         self.broken = False
         self._before: Any = None
         self._held = self._asked = False
+        self._number = int(signal.SIGINT)
 
     def __enter__(self) -> None:
         if threading.current_thread() is threading.main_thread():
@@ -96,7 +97,7 @@ class Interrupts:
 
     def _take(self, number: int, frame: FrameType | None) -> None:
         waits = self._held and not self._asked
-        self._asked = True
+        self._asked, self._number = True, number
         if not waits:
             self._pass_on(number, frame)
 
@@ -116,4 +117,4 @@ class Interrupts:
         finally:
             self._held = False
         if self._asked:
-            self._pass_on(signal.SIGINT, None)
+            self._pass_on(self._number, None)

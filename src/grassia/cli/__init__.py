@@ -42,18 +42,23 @@ def _all_as_ctrl_c() -> Iterator[None]:
     """Inside `with`, a terminal that is closed and whoever ends a job by SIGTERM leave what Ctrl-C leaves."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        handler = signal.getsignal(signal.SIGINT)
-        if not callable(handler):  # Ctrl-C is ignored, as in a shell's background
+        handler = signal.getsignal(signal.SIGINT)  # which may wait until the end of a step
+        if callable(handler):
+            handler(number, frame)
+
+    def ignore_ctrl_c(number: int, frame: FrameType | None) -> None:
+        if number != signal.SIGINT:
             raise KeyboardInterrupt
-        handler(signal.SIGINT, frame)
 
     before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
         others = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
         before = {one: signal.getsignal(one) for one in others if signal.getsignal(one) == signal.SIG_DFL}
+        if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in a shell's background
+            before[signal.SIGINT] = signal.SIG_IGN
     try:
         for one in before:
-            signal.signal(one, interrupt)
+            signal.signal(one, ignore_ctrl_c if one == signal.SIGINT else interrupt)
         yield
     finally:
         for one, handler in before.items():
