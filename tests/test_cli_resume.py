@@ -66,8 +66,8 @@ def interrupt(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-#: Slow workers, so that there is time to interrupt; a resumed run has none of that.
-SLOW = ["-k", "2", "--solver", "grassia", "--workers", "3", "--fault", "delay:*:40ms"]
+#: Slow workers, so that there is time to interrupt (a log has a line a second). A resumed run has not.
+SLOW = ["-k", "2", "--solver", "grassia", "--workers", "3", "--fault", "delay:*:200ms"]
 
 
 def begun(process: subprocess.Popen[str]) -> None:
@@ -201,7 +201,7 @@ def test_ctrl_c_while_a_resumed_run_opens_its_rows_says_how_to_go_on(X):
     begun(process)
     assert interrupt(process)[0] == 130
     path = Path("m.checkpoint/pca.json")
-    path.write_text(path.read_text().replace("40ms", "60s"))
+    path.write_text(path.read_text().replace("200ms", "60s"))
     process = start("resume", "m.checkpoint", "--log", "again.jsonl")
     wait_for(Path("again.jsonl"), "opening", process)
     code, out, err = interrupt(process)
@@ -228,7 +228,18 @@ def test_the_folder_of_a_checkpoint_is_removed_but_nothing_of_others_in_it(X):
 
 
 def test_a_run_out_of_time_can_be_given_more(X, capsys):
-    limited = ["pca", "x.npy", *SLOW, "--backend", "threads", "--time-limit", "1", "-o", "m"]
+    limited = [
+        "pca",
+        "x.npy",
+        *SLOW[:-1],
+        "delay:*:40ms",
+        "--backend",
+        "threads",
+        "--time-limit",
+        "1",
+        "-o",
+        "m",
+    ]
     assert main(limited) == 1
     line = next(one for one in capsys.readouterr().out.splitlines() if "go on with" in one)
     command = line.partition("go on with: ")[2].split()
@@ -246,7 +257,7 @@ def test_an_error_leaves_no_folder_behind(X, capsys):
 
 
 def test_a_demo_that_is_interrupted_goes_on(folder):
-    demo = ["demo", "--rows", "2000", "--features", "40", "--backend", "threads", "--fault", "delay:*:50ms"]
+    demo = ["demo", "--rows", "2000", "--features", "40", "--backend", "threads", "--fault", "delay:*:100ms"]
     process = start(*demo, "-q")
     wait_for(Path("grassia-demo/report.html"), "solving", process)
     code, _, err = interrupt(process)
