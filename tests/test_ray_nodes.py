@@ -191,12 +191,12 @@ def test_an_actor_that_does_not_come_up_is_asked_for_again_elsewhere(nodes, engi
 def test_a_node_that_is_gone_is_avoided_before_ray_notices(nodes, engine):
     there = nodes.add(ELSEWHERE)
     backend = engine(1)
-    Post(backend, loaders(1))
-    assert backend.answers(there)
+    here = Post(backend, loaders(1)).ask(0, WHERE).scalars["node"]
+    assert backend._other_than(here) == there
     backend._probed.clear()
     nodes.kill(ELSEWHERE)
-    assert there in backend._nodes
-    assert not backend.answers(there)
+    assert backend._other_than(here) is None
+    assert there in backend._nodes  # as far as Ray knows
 
 
 def test_a_lost_node_does_not_change_the_answer(nodes, engine):
