@@ -139,10 +139,12 @@ def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
 def handler_of_ctrl_c() -> Iterator[None]:
     """Every test, and what it starts, has Python's own.
 
-    A library may have set another in the test before, and the background jobs of a shell ignore Ctrl-C.
+    A library may have set another in the test before, the background jobs of a shell ignore Ctrl-C, and
+    those of `nohup` the end of their terminal.
     """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.default_int_handler)

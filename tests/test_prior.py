@@ -67,6 +67,26 @@ def test_what_is_expected_is_the_schur_complement_of_the_mean_model(kind, seed):
         assert 0.0 <= prior.trust[i] <= MOST
 
 
+@pytest.mark.parametrize("kind", [alike, unlike])
+def test_what_is_expected_of_all_is_the_weighted_sum_and_a_surprise_is_what_it_missed(kind):
+    weights = np.random.default_rng(1).dirichlet(np.full(4, 5.0))
+    matrices = kind(4, 2)
+    surrogate, prior = asked(matrices, weights, np.eye(D)[:, :2])
+    X = np.random.default_rng(3).standard_normal((D, 3))
+    summed = sum(w * prior.expected(i, X) for i, w in enumerate(weights))
+    np.testing.assert_allclose(prior.together(X), summed, atol=1e-12 * np.abs(summed).max())
+
+    V = outside(X, surrogate.basis(1))
+    foretold = prior.expected(1, V) / prior.trust[1] if prior.trust[1] else np.zeros_like(V)
+    unknown = surrogate.add(1, V, matrices[1] @ V)
+    missed = prior.learn(1, V, unknown, surrogate.basis(1))
+    if foretold.any():
+        np.testing.assert_allclose(missed, unknown - prior.trust[1] * foretold, atol=1e-12)
+        assert np.linalg.norm(missed) <= np.linalg.norm(unknown) * (1.0 + 1e-12)
+    prior.rest()
+    assert not prior.together(X).any()
+
+
 def test_a_new_summary_is_the_sum_of_the_models_where_there_is_room():
     weights = np.full(4, 0.25)
     surrogate, prior = asked(alike(4, 0), weights, np.eye(D)[:, :2])

@@ -12,7 +12,7 @@ import pytest
 import grassia
 from conftest import segments
 from grassia.backends import Processes
-from grassia.backends.shared import SMALL, SharedStore
+from grassia.backends.store import SMALL, SharedStore
 from grassia.data import MatrixLoader, OperatorLoader, RowsLoader, as_components
 from grassia.errors import InvalidComponent
 from process_runs import LINUX_AND_NOTHING_LEFT, K, eigenspace, leading, sine, some_rows
@@ -103,8 +103,8 @@ def test_what_was_written_to_a_copy_on_write_map_is_not_lost_on_the_way(tmp_path
 
 
 def test_data_beyond_the_shared_memory_there_is_goes_through_a_file(rows, truth, monkeypatch, tmp_path):
-    monkeypatch.setattr("grassia.backends.shared._room_in_memory", lambda: 0.0)
-    monkeypatch.setattr("grassia.backends.shared.SMALL", 1024)
+    monkeypatch.setattr("grassia.backends.store._room_in_memory", lambda: 0.0)
+    monkeypatch.setattr("grassia.backends.store.SMALL", 1024)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     seen = []
     result = eigenspace(

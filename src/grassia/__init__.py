@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
+
+from grassia._lazy import attribute
 
 if TYPE_CHECKING:
     __version__: str
@@ -117,15 +117,7 @@ _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        value: Any = _version()
-    elif name in _MODULE_OF:
-        value = getattr(import_module(_MODULE_OF[name]), name)
-    elif not name.startswith("_") and find_spec(f"grassia.{name}") is not None:
-        value = import_module(f"grassia.{name}")
-    else:
-        raise AttributeError(f"module 'grassia' has no attribute {name!r}")
-    globals()[name] = value
+    value = globals()[name] = _version() if name == "__version__" else attribute(__name__, name, _MODULE_OF)
     return value
 
 

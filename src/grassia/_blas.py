@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, ClassVar
 
-import scipy.linalg  # noqa: F401  (scipy brings a BLAS of its own; it must be loaded to be found)
 from threadpoolctl import ThreadpoolController
+
+from grassia._scipy import loaded
 
 __all__ = ["ServerThreads", "libraries", "numpy_blas", "one_thread", "threads"]
 
+# What loads the BLAS that scipy brings beside numpy's. A process that never imports it has no such library.
+_OF_SCIPY = "scipy.linalg"
 
-@lru_cache(maxsize=1)
+
 def libraries() -> tuple[Any, ...]:
-    """All of them, as threadpoolctl sees them."""
+    """All that are loaded by now, as threadpoolctl sees them."""
+    return _found(_OF_SCIPY in sys.modules)
+
+
+@lru_cache(maxsize=2)
+def _found(with_scipy: bool) -> tuple[Any, ...]:
+    if with_scipy:
+        loaded(_OF_SCIPY)  # by another thread, it may not be yet
     return tuple(lib for lib in ThreadpoolController().lib_controllers if lib.user_api == "blas")
 
 
@@ -61,6 +72,8 @@ class ServerThreads:
     _taken: ClassVar[bool] = False
 
     def __init__(self, count: int = 1) -> None:
+        import scipy.linalg  # noqa: F401  (the server will use it: it is too late to limit what comes after)
+
         self.threads = threads()
         self._count = count
         with self._lock:

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse.linalg import LinearOperator
 
+from grassia._scipy import is_linear_operator, issparse
 from grassia.errors import InvalidComponent, InvalidInput
 
 Float = NDArray[np.float64]
@@ -88,12 +87,12 @@ def plain(data: Any, name: str) -> Any:
         raise InvalidComponent(
             f"{name} must not be a masked array; fill the masked entries first, with .filled(value)"
         )
-    return data if sp.issparse(data) else np.asarray(data)
+    return data if issparse(data) else np.asarray(data)
 
 
 def require_exact_integers(rows: Any) -> None:
     """Refuse integers that float64 cannot hold, such as nanoseconds since 1970."""
-    entries = rows.data if sp.issparse(rows) else rows
+    entries = rows.data if issparse(rows) else rows
     if entries.dtype.kind not in "iu" or entries.dtype.itemsize < 8 or entries.size == 0:
         return
     largest = max(int(entries.max()), -int(entries.min()))
@@ -137,7 +136,7 @@ def normalised_weights(weights: Sequence[float] | Float, n: int) -> Float:
 
 
 def operator_size(operator: Any, n_features: int | None) -> int:
-    if isinstance(operator, LinearOperator):
+    if is_linear_operator(operator):
         shape = operator.shape
         if shape[0] != shape[1] or shape[0] == 0:
             raise InvalidComponent(f"the operator must be square, at least 1 x 1; got {shape}")

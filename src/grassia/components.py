@@ -10,15 +10,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse.linalg import LinearOperator
 
 from grassia import _checks
 from grassia._checks import matrix_shape, rows_shape
+from grassia._scipy import is_linear_operator, issparse
 from grassia.component import Component, Moments
 from grassia.errors import InvalidComponent
 from grassia.passes.scans import scan_symmetry
+from grassia.passes.sparse import as_csr
 from grassia.passes.tiling import dense_tile_rows, single_block, single_in_range
 from grassia.rows import BlockedRows, RowsComponent
 
@@ -63,8 +63,8 @@ class MatrixComponent(Component):
 
     def __init__(self, matrix: Any) -> None:
         super().__init__(matrix_shape(matrix))
-        self._sparse = bool(sp.issparse(matrix))
-        self._matrix = sp.csr_array(matrix) if self._sparse else np.asarray(matrix)
+        self._sparse = issparse(matrix)
+        self._matrix = as_csr(matrix) if self._sparse else np.asarray(matrix)
 
     def _measure(self) -> Moments:
         A = self._matrix
@@ -142,7 +142,7 @@ class OperatorComponent(Component):
         positive: bool = False,
     ) -> None:
         super().__init__(_checks.operator_size(operator, n_features))
-        linear = isinstance(operator, LinearOperator)
+        linear = is_linear_operator(operator)
         self._call: Callable[[Float], Any] = operator.matmat if linear else operator
         if trace is not None and not np.isfinite(trace):
             raise InvalidComponent(f"trace must be finite; got {trace}; leave it out if unknown")

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import scipy.sparse as sp
-from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
+from grassia._scipy import is_linear_operator, issparse
 from grassia.components import Component, Moments
 from grassia.data import Components, Extent, OperatorLoader, extent_of, from_rows
 from grassia.data.loaders import described
 from grassia.errors import InvalidInput
 from grassia.messages import Array
 
+if TYPE_CHECKING:
+    from scipy.sparse.linalg import LinearOperator
+
 __all__ = ["NegatedLoader", "OperatorMatrix", "RowsMatrix", "Square", "operand", "tall"]
 
 
 def operand(A: Any, name: str) -> Any:
     """`A` itself, or a LinearOperator of what has scipy's methods; complex numbers are refused."""
-    if not isinstance(A, LinearOperator | Component) and hasattr(A, "matvec") and hasattr(A, "shape"):
+    known = isinstance(A, Component) or is_linear_operator(A)
+    if not known and hasattr(A, "matvec") and hasattr(A, "shape"):
+        from scipy.sparse.linalg import aslinearoperator
+
         A = aslinearoperator(A)
     for part in A if isinstance(A, list | tuple) else [A]:
         kind = getattr(getattr(part, "dtype", None), "kind", "")
@@ -182,13 +187,13 @@ class OperatorMatrix:
 
 def tall(A: Any) -> RowsMatrix | OperatorMatrix:
     """The matrix, or its transpose if that has fewer columns; a source of rows stays as it is."""
-    if isinstance(A, LinearOperator):
+    if is_linear_operator(A):
         return OperatorMatrix(A)
     if isinstance(A, Components):
         return RowsMatrix(A)
-    in_memory = sp.issparse(A) or (isinstance(A, np.ndarray) and not isinstance(A, np.memmap))
+    in_memory = issparse(A) or (isinstance(A, np.ndarray) and not isinstance(A, np.memmap))
     if in_memory and A.ndim == 2 and A.shape[0] < A.shape[1]:
-        across = A.T.tocsr() if sp.issparse(A) else A.T
+        across = A.T.tocsr() if issparse(A) else A.T
         return RowsMatrix(from_rows(across, center=False), turned=True)
     return RowsMatrix(from_rows(A, center=False))
 

@@ -23,6 +23,7 @@ from grassia.convergence import Proposals, better
 from grassia.errors import GrassiaError, InvalidInput
 from grassia.messages import Array
 from grassia.moments import PooledMoments
+from grassia.prelude import Prelude
 from grassia.probing import EarlyProbe, claims_in_single
 from grassia.result import Event, History, Result, Status, fix_signs
 from grassia.schedule import Schedule
@@ -84,6 +85,7 @@ class Pursuit:
         self.started_at = 0.0
         self.replies = 0
         self.products = 0
+        self.early_answers = 0
         self._schedule = schedule
         self._earlier_updates = 0
         self._ending: Status | None = None
@@ -100,7 +102,9 @@ class Pursuit:
         self._place = {component: place for place, component in enumerate(self.members)}
         self.n = len(self.members)
         given = self.given_weights
-        self._moments = PooledMoments(self.n, None if given is None else given[self.members])
+        given = None if given is None else given[self.members]
+        self._moments = PooledMoments(self.n, given, keep=self.solver.early)
+        self._prelude: Prelude | None = None
 
         self.phase = OPENING
         self.state: Any = None
@@ -136,14 +140,39 @@ class Pursuit:
 
     def _advance(self, arrivals: list[Arrival]) -> None:
         if self.phase == OPENING:
-            for arrival in arrivals:
-                self._moments.add(arrival.component, arrival.arrays, arrival.scalars)
-            if self._moments.complete:
-                self._opened()
+            self._open(arrivals)
         elif self._sweep is not None:
             self._absorb_sweep(self._sweep, arrivals)
         else:
             self._solve(arrivals)
+
+    def _open(self, arrivals: list[Arrival]) -> None:
+        for arrival in arrivals:
+            self._moments.add(arrival.component, arrival.arrays, arrival.scalars)
+        if self._prelude is not None:
+            self.early_answers += self._prelude.turn()
+            self._schedule.wake()
+        if self._moments.complete:
+            self._opened()
+        elif self._prelude is None and self._resumed is None and Prelude.fits(self.solver, self._moments):
+            self._begin_early()
+
+    def _begin_early(self) -> None:
+        moments = self._moments
+        if self.k > moments.n_features:
+            return  # it is said when all are open, whatever else there is to say
+        weights, mean = moments.so_far()
+        start, beyond = starting_point(self.v0, moments.n_features, self.k, self.rng)
+        provisional = self._problem(weights, None, True, 0.0, beyond)
+        self._prelude = Prelude(self.solver, provisional, start, mean)
+        self._schedule.wake()
+
+    def _problem(
+        self, weights: Array, total: float | None, positive: bool, noise: float, beyond: Array | None
+    ) -> Problem:
+        largest = max(len(group) for group in self._schedule.groups)
+        d, cold = self._moments.n_features, self.v0 is None
+        return Problem(self.n, d, self.k, weights, total, positive, largest, noise, beyond, cold)
 
     def _opened(self) -> None:
         moments = self._moments
@@ -152,11 +181,12 @@ class Pursuit:
             raise InvalidInput(f"`k` must satisfy 1 <= k <= n_features; got k={self.k}, n_features={d}.")
         weights, total, positive, noise = moments.finish()
         check_range(abs(total or 0.0))
-        largest = max(len(group) for group in self._schedule.groups)
         self.single &= moments.single
-        self._start, beyond = starting_point(self.v0, d, self.k, self.rng)
-        cold = self.v0 is None
-        self.problem = Problem(self.n, d, self.k, weights, total, positive, largest, noise, beyond, cold)
+        if self._prelude is None:
+            self._start, beyond = starting_point(self.v0, d, self.k, self.rng)
+        else:
+            self._start, beyond = self._prelude.start, self._prelude.problem.beyond
+        self.problem = self._problem(weights, total, positive, noise, beyond)
         if self._resumed is not None:
             snapshot, self._resumed = self._resumed, None
             snapshot.restore(cast("Server", self))
@@ -166,7 +196,12 @@ class Pursuit:
 
     def _begin(self, prepared: Any) -> None:
         assert self.problem is not None
-        self.state = self.solver.init(self.problem, self._start, prepared)
+        moments, prelude, self._prelude = self._moments, self._prelude, None
+        if prelude is None:
+            self.state = self.solver.init(self.problem, self._start, prepared)
+        else:
+            self.state = prelude.end(self.problem, moments.mean, moments.means)
+        moments.means.clear()
         if self.solver.vouches and self.n > 1 and not self.single and not self.certifier.rigorous:
             probe = self.rng.standard_normal((self.problem.d, self.certifier.width(self.problem.d, self.k)))
             self._early = EarlyProbe(probe, self.problem.weights) if probe.shape[1] else None

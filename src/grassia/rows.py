@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from grassia import _checks
 from grassia._checks import rows_shape
+from grassia._scipy import issparse
 from grassia.component import Component, Moments
 from grassia.errors import InvalidComponent
 from grassia.passes.dense import dense_gram, dense_gram_product
@@ -213,7 +213,7 @@ class RowsComponent(BlockedRows):
 
     def __init__(self, rows: Any, center: bool = True, tile_rows: int | None = None) -> None:
         shape = rows_shape(rows)
-        sparse = bool(sp.issparse(rows))
+        sparse = issparse(rows)
         # The plain-array view of a memmap spares the subclass's cost at every slice.
         self._rows = canonical_csr(rows) if sparse else np.asarray(rows)
         super().__init__(shape, self._rows.dtype, sparse, center, tile_rows)

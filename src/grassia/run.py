@@ -280,6 +280,7 @@ def statistics(server: Server, backend: Backend) -> dict[str, Any]:
         "updates": server.updates,
         "passes": server.passes,
         "products": server.products,
+        "early_answers": server.early_answers,
         "bytes_sent": server.sent_bytes,
         "bytes_received": server.received_bytes,
         "replies_rejected": server.rejected,

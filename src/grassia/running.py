@@ -73,19 +73,17 @@ def refuse_occupied(plan: Checkpoint | None) -> None:
 
 @contextmanager
 def in_use(engine: Backend) -> Iterator[None]:
-    """No two runs at once with one back-end; it is closed at the end."""
+    """No two runs at once with one back-end; at the end it is closed, or released where the user holds it."""
     with _in_use_lock:
         if engine in _in_use:
             raise InvalidInput("this back-end object is in use by another run; give each run its own.")
         _in_use.add(engine)
     try:
-        yield
+        with engine:
+            yield
     finally:
-        try:
-            engine.close()
-        finally:
-            with _in_use_lock:
-                _in_use.discard(engine)
+        with _in_use_lock:
+            _in_use.discard(engine)
 
 
 # -- what is written down -------------------------------------------------------------------------

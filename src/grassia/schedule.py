@@ -22,7 +22,7 @@ class Outstanding:
     component: int
     version: int
     informs: bool  # whether it tells the component the global mean
-    sweep: Any  # the sweep it belongs to, if any
+    part_of: Any  # the opening, the prelude, a sweep; None: it is the solver's own question
     probing: int = 0  # so many of the last columns of its block are the probe's
 
 

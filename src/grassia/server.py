@@ -33,6 +33,7 @@ from grassia.messages import (
     Task,
     checksum,
 )
+from grassia.prelude import Prelude
 from grassia.probing import OPTION
 from grassia.pursuit import CERTIFYING, OPENING, PREPARING, SOLVING, Limits, Pursuit
 from grassia.result import History, Status
@@ -165,8 +166,8 @@ class Server(Pursuit):
         """
         for worker, out in self._schedule.under_way():
             if self._sweep is not None:
-                task = None if out.sweep is self._sweep else self._task_for(worker)
-            elif self.phase == SOLVING and self.solver.outdated(self.state, self._place[out.component]):
+                task = None if out.part_of is self._sweep else self._task_for(worker)
+            elif self.phase == SOLVING and self._pointless(out):
                 query = self._query(out.component, anew=True)
                 task = None if query is None else self._address(out.component, query)
             else:
@@ -175,6 +176,10 @@ class Server(Pursuit):
                 self.withdrawn += 1
                 self._attendance.back(out.component, self.now, answered=False)
                 yield self._sent(replace(task, instead=out.id))
+
+    def _pointless(self, out: Outstanding) -> bool:
+        """Whether a question had better be put anew: it is from before the start, or the solver says so."""
+        return out.part_of is not None or self.solver.outdated(self.state, self._place[out.component])
 
     def renew(self, task: Task) -> Task:
         """The same task, asked at the current iterate (for gradients evaluated at return)."""
@@ -192,7 +197,10 @@ class Server(Pursuit):
     def _outstanding(self, task: Task) -> Outstanding:
         informs = "mean" in task.query.arrays
         probing = int(task.query.options.get(OPTION) or 0)
-        return Outstanding(task.id, task.component, task.version, informs, self._sweep, probing)
+        part_of: Any = self._sweep
+        if self.phase == OPENING:
+            part_of = OPENING if task.query.procedure == "open" else self._prelude
+        return Outstanding(task.id, task.component, task.version, informs, part_of, probing)
 
     def _task_for(self, worker: int) -> Task | None:
         no_rounds = self.phase == SOLVING and self._round is None
@@ -203,6 +211,15 @@ class Server(Pursuit):
                 return self._address(component, query)
             if no_rounds:
                 self._proposals.heard(self._place[component])  # it has nothing to add at this iterate
+        return None if self._prelude is None else self._early_task_for(worker, self._prelude)
+
+    def _early_task_for(self, worker: int, prelude: Prelude) -> Task | None:
+        """A question for a worker whose components are open, while others still open."""
+        for component in self._schedule.in_turn(worker):
+            place = self._place[component]
+            query = prelude.ask(place) if self._moments.has(place) else None
+            if query is not None:
+                return self._address(component, self._lenient(query))
         return None
 
     def _query(self, component: int, anew: bool = False) -> Query | None:
@@ -214,30 +231,40 @@ class Server(Pursuit):
                 return self.solver.sweep_query(self.state, place, self._sweep.block)
             return Query("apply", {"block": self._sweep.block})
         query = self.solver.ask(self.state, place)
-        if self._early is not None and self._early.wants(place) and (anew or self.answers[component] > 1):
-            query = self._early.beside(query)  # not with a first question, which may yet be taken back
+        # Not with a first question, which may yet be taken back; unless it is one that makes sense already.
+        stays = anew or self.early_answers > 0 or self.answers[component] > 1
+        if self._early is not None and self._early.wants(place) and stays:
+            query = self._early.beside(query)
         return self._lenient(query) if query is not None else None
 
     def _lenient(self, query: Query) -> Query:
         return replace(query, options={**query.options, "single": True}) if self.single else query
 
     def _address(self, component: int, query: Query) -> Task:
-        version = 0 if self.state is None else self.solver.version(self.state)
+        version = self._version
         ordinal = int(self._ordinals[component])
         self._ordinals[component] += 1
         self._next_id += 1
         return Task(self._next_id, component, version, ordinal, self._with_mean(component, query))
 
+    @property
+    def _version(self) -> int:
+        if self._prelude is not None:
+            return self._prelude.version
+        return 0 if self.state is None else self.solver.version(self.state)
+
     def _with_mean(self, component: int, query: Query) -> Query:
         # A component learns the global mean once; a restarted worker has to be told again.
-        if self._informed[component]:
+        if self._informed[component] or query.procedure == "open":
             return query
         return replace(query, arrays={**query.arrays, **self.introduction()})
 
     def introduction(self) -> dict[str, Array]:
         """What a worker must be told that has only just opened its components."""
-        mean = self._moments.mean
-        return {} if mean is None or self.phase == OPENING else {"mean": mean}
+        mean = None if self.phase == OPENING else self._moments.mean
+        if self._prelude is not None:
+            mean = self._prelude.mean
+        return {} if mean is None else {"mean": mean}
 
     # -- tell -----------------------------------------------------------------------------------
 
@@ -254,7 +281,8 @@ class Server(Pursuit):
                 self._take_loss(message)
             else:
                 self._take_restored(message)
-        if arrivals and self.status is None:
+        early = self._prelude is not None and bool(self._prelude.heard)
+        if (arrivals or early) and self.status is None:
             self._advance(arrivals)
         absent = self._attendance.gone(self.now)
         if absent and self.status is None:
@@ -281,19 +309,23 @@ class Server(Pursuit):
             return
         self._failures[reply.component] = 0
         self._losses[reply.component] = 0
-        if task.informs or (reply.moved and self.phase != OPENING):  # there was no mean to tell yet
+        early = isinstance(task.part_of, Prelude)  # it was told a mean that will not do for long
+        if not early and (task.informs or (reply.moved and self.phase != OPENING)):
             self._informed[reply.component] = True
         self.replies += 1
         self.answers[reply.component] += 1
         self.busy_seconds[reply.component] += reply.elapsed
         arrays = self._without_probe(task, reply.arrays)
-        if task.sweep is not self._sweep:
-            return  # an answer to the solver's own question, come in while the iterate is frozen
-        version = 0 if self.state is None else self.solver.version(self.state)
-        stale = version - task.version
+        if early and self._prelude is not None:
+            taken = self._prelude.heard
+        elif task.part_of is (OPENING if self.phase == OPENING else self._sweep):
+            taken = arrivals
+        else:
+            return  # the answer to a question of another phase: the iterate is frozen now, or has moved on
+        stale = self._version - task.version
         if arrays is not None:
             place = self._place[reply.component]
-            arrivals.append(Arrival(place, task.version, stale, arrays, reply.scalars))
+            taken.append(Arrival(place, task.version, stale, arrays, reply.scalars))
 
     def _without_probe(self, task: Outstanding, arrays: Mapping[str, Array]) -> Mapping[str, Array] | None:
         """What is the solver's of an answer, None if nothing; the rest is kept for the certificate."""
@@ -353,6 +385,7 @@ class Server(Pursuit):
         for component in components:
             self._note("worker lost", component, loss.reason)
         self._forget_caches(components)
+        self._schedule.wake()  # somebody may have waited for what it would say
         guilty = components if task is None else [task.component]
         self._losses[guilty] += 1  # who was being worked on may be what kills the worker
         if loss.permanent:

@@ -2,11 +2,12 @@
 
 `start(loaders)` pins the components to workers and says so in `groups`; `send(task)` never blocks;
 `receive(timeout)` gives what arrived together (an empty list after `timeout` seconds of nothing);
-`close()` may be called twice, and `start` again after it. A worker handles its tasks one after the
-other. A task sent *instead* of another says that the answer to that one is not wanted any more: a back-end
-drops it if it can, and otherwise sends its answer, which does no harm. A task that raises comes back as
-`Failure`; a worker that dies, with whatever was queued for it, as `Lost`, then `Restored` once it runs again
-with empty caches.
+`close()` may be called twice, and `start` again after it. Inside a `with` block of the user's own a run ends
+with `release()` instead: what the next run can use, such as processes, is kept until the block ends. A worker
+handles its tasks one after the other. A task sent *instead* of another says that the answer to that one is
+not wanted any more: a back-end drops it if it can, and otherwise sends its answer, which does no harm. A task
+that raises comes back as `Failure`; a worker that dies, with whatever was queued for it, as `Lost`, then
+`Restored` once it runs again with empty caches.
 
 A worker that is slow or silent need not be waited for. `hasten(task)` has what it is out with computed a
 second time, on a copy of the worker elsewhere, and the first answer counts; `replace(component)` gives the
@@ -47,6 +48,7 @@ class Backend(ABC):
     remote: ClassVar[bool] = False
     #: Whether a component may only be opened where its worker was first; set before `start`.
     stays: bool = False
+    _entered = 0  # how many `with` blocks it is inside of
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
         made = super().__new__(cls)
@@ -75,6 +77,10 @@ class Backend(ABC):
     @abstractmethod
     def close(self) -> None:
         """Stop the workers and free what they hold."""
+
+    def release(self) -> None:
+        """The run is over, another may follow: free the data, and keep what saves the next one time."""
+        self.close()
 
     def hasten(self, task: int, component: int, arrays: Mapping[str, Array]) -> bool:
         """Have the task that a component's worker is out with computed a second time, on a copy of it.
@@ -119,6 +125,7 @@ class Backend(ABC):
         return _made, (type(self), *self._made_with)
 
     def __enter__(self) -> Self:
+        self._entered += 1
         return self
 
     def __exit__(
@@ -127,7 +134,11 @@ class Backend(ABC):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        self._entered -= 1
+        if self._entered > 0:
+            self.release()
+        else:
+            self.close()
 
 
 def _made(kind: type[Backend], args: tuple[Any, ...], options: dict[str, Any]) -> Backend:

@@ -13,7 +13,7 @@ from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
 from grassia.backends import shared
-from grassia.backends.drop import Drop, Ears
+from grassia.backends.drop import Drop, Ears, Luggage, Rest
 from grassia.faults import Crash, Injector, perform
 from grassia.interruption import Withdrawn, watching
 from grassia.messages import Failure, Reply, Task
@@ -39,17 +39,23 @@ def main() -> None:
 
 
 def serve(connection: Connection[Any, Any]) -> None:
-    """Open the luggage, then answer one task after another."""
-    luggage = connection.recv_bytes()
-    broken: Exception | None = None
-    worker, injector = Worker({}), Injector()
-    try:
-        loaders, injector = pickle.loads(luggage)
-        worker = Worker(loaders)
-    except Exception as error:
-        broken = error
+    """Open the luggage, then answer one task after another, until there is other luggage."""
+    worker, injector, broken = unpacked(connection.recv_bytes())
     slots, ears = Slots(), Ears(connection)
-    while not ears.stopped and (message := connection.recv()) is not None:
+    while not ears.stopped:
+        message = Rest() if ears.resting else connection.recv()
+        if message is None:
+            return
+        if isinstance(message, Rest):
+            worker, broken, ears.resting = Worker({}), None, False
+            slots.keep()
+            shared.forget()
+            connection.send(message)
+            continue
+        if isinstance(message, Luggage):
+            sys.path += [path for path in message.paths if path not in sys.path]
+            worker, injector, broken = unpacked(message.packed)
+            continue
         if isinstance(message, Drop):
             continue  # it came too late: the answer is on its way
         task, inbox, layout, outbox = message
@@ -66,6 +72,15 @@ def serve(connection: Connection[Any, Any]) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         except Exception as error:
             connection.send(("failure", Failure(task.id, task.component, portable(error))))
+
+
+def unpacked(luggage: bytes) -> tuple[Worker, Injector, Exception | None]:
+    """The worker, what is done to its tasks, and why there is none."""
+    try:
+        loaders, injector = pickle.loads(luggage)
+        return Worker(loaders), injector, None
+    except Exception as error:
+        return Worker({}), Injector(), error
 
 
 def answer(

@@ -20,18 +20,31 @@ class Drop:
     task: int
 
 
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """The run is over: drop what there is, say the same when that is done, and wait for other luggage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Luggage:
+    """The components of another run, pickled, and where the server finds its modules."""
+
+    paths: list[str]
+    packed: bytes
+
+
 class Ears:
     """The worker's end of the pipe while it is busy.
 
-    Nothing but a `Drop` or the order to stop (None) comes while a task is under way; several threads may
-    listen at once.
+    Nothing but a `Drop`, `Rest` or the order to stop (None) comes while a task is under way; several threads
+    may listen at once.
     """
 
     def __init__(self, connection: Connection[Any, Any]) -> None:
         self._connection = connection
         self._lock = threading.Lock()
         self._task: int | None = None
-        self._dropped = self.stopped = False
+        self._dropped = self.stopped = self.resting = False
         self._looked = 0.0
 
     def begin(self, task: int) -> None:
@@ -61,5 +74,7 @@ class Ears:
     def _hear(self, message: Any) -> None:
         if message is None:
             self.stopped = self._dropped = True
+        elif isinstance(message, Rest):
+            self.resting = self._dropped = True
         elif isinstance(message, Drop) and message.task == self._task:
             self._dropped = True

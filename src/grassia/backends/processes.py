@@ -24,8 +24,9 @@ from typing import Any, ClassVar
 
 from grassia._blas import ServerThreads
 from grassia.backends.base import Backend, Faults, cores, deal, threads_for
-from grassia.backends.drop import Drop
-from grassia.backends.shared import SharedStore, Slot, packed_size
+from grassia.backends.drop import Drop, Luggage, Rest
+from grassia.backends.shared import Slot, packed_size
+from grassia.backends.store import SharedStore
 from grassia.errors import InvalidComponent, InvalidInput
 from grassia.messages import Failure, Lost, Message, Restored, Task
 from grassia.worker import Loader
@@ -44,6 +45,8 @@ BLAS_VARIABLES = (
 
 class Processes(Backend):
     """One process for each worker (POSIX systems).
+
+    Inside `with Processes(...) as backend:` they are kept from run to run, which saves their start.
 
     Parameters
     ----------
@@ -76,6 +79,7 @@ class Processes(Backend):
         self._wanted_blas = blas_threads
         self._store = SharedStore()
         self._workers: list[_Child] = []
+        self._resting: list[_Child] = []  # from an earlier run, with nothing to do
         self._owner: dict[int, int] = {}
         self._mail: deque[Message] = deque()
         self._started = time.perf_counter()
@@ -90,8 +94,12 @@ class Processes(Backend):
         for group in self.groups:
             luggage = self._pack({i: loaders[i] for i in group})
             self._workers.append(_Child(tuple(group), luggage, self.blas_threads))
+        resting, self._resting = self._resting, []
         for worker in self._workers:
-            worker.spawn()
+            worker.spawn(next((one for one in resting if one.fits(worker)), None))
+            resting = [one for one in resting if one.alive]
+        for one in resting:
+            one.bury(patience=0.0)
         # The server is one more who wants cores, beside its workers.
         self._server = ServerThreads(max(1, cores() // (len(self.groups) + 1)))
 
@@ -154,11 +162,22 @@ class Processes(Backend):
 
     def close(self) -> None:
         # The workers have nothing to save: those that are not idle are ended where they are.
-        for worker in self._workers:
+        workers = [*self._workers, *self._resting]
+        for worker in workers:
             worker.dismiss()
         deadline = time.perf_counter() + CLOSE_SECONDS
-        for worker in self._workers:
+        for worker in workers:
             worker.bury(patience=max(0.0, deadline - time.perf_counter()))
+        self._resting.clear()
+        self._end()
+
+    def release(self) -> None:
+        for worker in self._workers:
+            worker.rest()
+        self._resting += [worker for worker in self._workers if worker.alive]
+        self._end()
+
+    def _end(self) -> None:
         self._workers.clear()
         self._mail.clear()
         self._store.close()
@@ -190,7 +209,43 @@ class _Child:
     def pid(self) -> int:
         return -1 if self._process is None else self._process.pid
 
-    def spawn(self) -> None:
+    def fits(self, other: _Child) -> bool:
+        """Whether this one, which rests, can be the process of another."""
+        return self.alive and self._blas_threads == other._blas_threads
+
+    def rest(self) -> None:
+        """Drop what it is at, and hold nothing until there is another run."""
+        if not self.alive:
+            return
+        with suppress(OSError):  # if it died, that is found when it is needed
+            self.connection.send(Rest())
+        self._queue.clear()
+        self._inbox.close()
+        self._outbox.close()
+
+    def _rested(self) -> bool:
+        """Whether it has come to rest: what it had still to say is not wanted."""
+        deadline = time.perf_counter() + CLOSE_SECONDS
+        with suppress(EOFError, OSError, pickle.UnpicklingError):
+            while self.connection.poll(max(0.0, deadline - time.perf_counter())):
+                if isinstance(self.connection.recv(), Rest):
+                    return True
+        return False
+
+    def _take_over(self, resting: _Child) -> bool:
+        """Go on with the process of one that rests, unless it is dead or deaf."""
+        if not resting._rested():
+            resting.bury(patience=0.0)
+            return False
+        self._process, self.connection, self.alive = resting._process, resting.connection, True
+        resting.alive = False
+        with suppress(OSError):
+            self.connection.send(Luggage([path or os.getcwd() for path in sys.path], self._luggage))
+        return True
+
+    def spawn(self, resting: _Child | None = None) -> None:
+        if resting is not None and self._take_over(resting):
+            return
         ours, theirs = Pipe()
         environment = dict(os.environ)
         environment.update({name: str(self._blas_threads) for name in BLAS_VARIABLES})

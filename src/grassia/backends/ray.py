@@ -44,7 +44,8 @@ class Ray(Backend):
     """One actor for each worker (extra `ray`).
 
     A cluster that the program has connected to (`ray.init`) is used and left running. Without one, a local
-    one is started and stopped with the run.
+    one is started and stopped with the run. Inside `with Ray(...) as backend:` the actors, and that cluster,
+    are kept from run to run; they hold their resources until the block ends.
 
     Parameters
     ----------
@@ -93,6 +94,8 @@ class Ray(Backend):
         self._workers, self._wanted_blas = workers, blas_threads
         self._own = False
         self._kind: Any = None
+        self._resting: list[Any] = []  # actors that wait for another run ...
+        self._rested: Any = None  # ... with such resources
         self._wanted: dict[str, float] = {}
         self._places: list[Place] = []
         self._owner: dict[int, Place] = {}
@@ -145,6 +148,9 @@ class Ray(Backend):
             concurrency_groups={"ears": 1},
             **{name: value for name, value in options.items() if value is not None},
         )(Actor)
+        if self._rested != self._wanted:
+            self._dismiss()
+        self._rested = self._wanted
         hopeless = self._request.free and not self._feasible()
         if hopeless and _fixed(self.ray):
             raise InvalidInput(self._no_room("no node could hold one"))
@@ -153,6 +159,7 @@ class Ray(Backend):
             place = Place(self, tuple(group), self.ray.put(packed), references)
             self._places.append(place)
             self._owner.update(dict.fromkeys(group, place))
+        self._dismiss()  # those that there is no use for
         self._unborn = list(self._places)
         if hopeless:
             self._wait_for_a_node()
@@ -228,14 +235,28 @@ class Ray(Backend):
         return True
 
     def close(self) -> None:
-        for place in self._places:
-            place.end()
-        for kept in (self._places, self._owner, self.waited, self._mail, self._sent, self._moves):
-            kept.clear()
-        self._unborn, self._newcomers, self._nodes, self._probed = [], [], {}, {}
+        self._end(keep=False)
+        self._dismiss()
         if self._own:
             self.ray.shutdown()
             self._own = False
+
+    def release(self) -> None:
+        self._end(keep=self.ray.is_initialized())
+
+    def _dismiss(self) -> None:
+        """End the actors that wait for another run."""
+        for actor in self._resting:
+            with suppress(Exception):  # it is gone already, or the cluster is
+                self.ray.kill(actor)
+        self._resting.clear()
+
+    def _end(self, keep: bool) -> None:
+        for place in self._places:
+            self._resting += place.end(keep)
+        for kept in (self._places, self._owner, self.waited, self._mail, self._sent, self._moves):
+            kept.clear()
+        self._unborn, self._newcomers, self._nodes, self._probed = [], [], {}, {}
         if self._server is not None:
             self._server.end()
             self._server = None
@@ -255,17 +276,24 @@ class Ray(Backend):
     def hire(self, place: Place, *, on: str | None, avoid: str | None, spare: bool) -> Any:
         options: dict[str, Any] = {}
         resources = dict(self._request.resources or {})
+        anywhere = not spare
         if self.stays and place.home is not None and not self._request.grouped:
             resources[f"node:{place.home}"] = 0.001  # every node has one of its own
             options["scheduling_strategy"] = "DEFAULT"
+            anywhere = False
         elif self._request.free:
             place.target = node = on or self._other_than(avoid) or self._beside(place)
             if node is not None:
                 options["scheduling_strategy"] = self._preferring(node)
+                anywhere = False
         if resources:
             options["resources"] = resources
         if spare and self.ray.available_resources().get("CPU", 0.0) < self._wanted.get("CPU", 0.0):
             options["num_cpus"] = 0  # the one it is to stand in for makes little use of its own
+        if self._resting and anywhere:
+            actor = self._resting.pop()
+            actor.begin.remote(place.luggage, place.references, self.blas_threads)
+            return actor  # should it have died meanwhile, it does not come up
         return self._kind.options(**options).remote(place.luggage, place.references, self.blas_threads)
 
     def _preferring(self, node: str) -> Any:

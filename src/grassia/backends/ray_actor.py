@@ -30,8 +30,16 @@ class Actor:
     """What runs in the actor; `drop` has a thread of its own, and is heard while `answer` works."""
 
     def __init__(self, luggage: bytes, references: Sequence[Any], blas_threads: int) -> None:
+        self.begin(luggage, references, blas_threads)
+
+    def begin(self, luggage: bytes, references: Sequence[Any], blas_threads: int) -> None:
+        """Take the components of a run."""
         with receiving(references):
-            self._station = Station(luggage, blas_threads)
+            self._station: Station | None = Station(luggage, blas_threads)
+
+    def rest(self) -> None:
+        """The run is over: hold nothing until the next one begins."""
+        self._station = None
 
     def ready(self) -> str:
         """The node it runs on; answered once it is made."""
@@ -42,10 +50,12 @@ class Actor:
     def answer(self, *given: Any) -> Any:
         task, stored, count = joined([piece for piece in given if isinstance(piece, bytes)])
         arrays = {**task.query.arrays, **dict(zip(stored, given[len(given) - len(stored) :], strict=True))}
+        assert self._station is not None
         return answer_in(count, self._station.answer(task, arrays))
 
     def drop(self, number: int) -> None:
-        self._station.drop(number)
+        if self._station is not None:
+            self._station.drop(number)
 
 
 class Engine(Protocol):
@@ -75,6 +85,7 @@ class Seat:
     def __init__(self, place: Place, actor: Any, told: Mapping[str, Any]) -> None:
         self._place, self._actor, self.told = place, actor, dict(told)
         self.node: str | None = None  # where it runs, once it is up
+        self.spare = False  # hired to stand in for another, perhaps with less
         self.asked = time.monotonic()
         self.queue: deque[tuple[Task, Mapping[str, Any]]] = deque()
         self.current: tuple[Task, Mapping[str, Any]] | None = None
@@ -137,12 +148,26 @@ class Seat:
         self._answered = size_of(messages)
         return messages
 
-    def end(self) -> None:
+    def leave(self) -> Any:
+        """The actor, for another run; it drops what it is at. The seat is empty then."""
+        if self.current is not None:
+            self.drop(self.current[0].id)
+        actor = self._actor
+        self._forget()
+        actor.rest.remote()
+        return actor
+
+    def _forget(self) -> None:
         self._place.engine.waited.pop(self._call, None)
-        self._call, self.current, self._pieces = None, None, []
+        self._actor, self._call, self.current, self._pieces = None, None, None, []
         self.queue.clear()
-        with suppress(Exception):  # it is gone already, or the cluster is
-            self._place.engine.ray.kill(self._actor)
+
+    def end(self) -> None:
+        actor = self._actor
+        self._forget()
+        if actor is not None:
+            with suppress(Exception):  # it is gone already, or the cluster is
+                self._place.engine.ray.kill(actor)
 
 
 class Place:
@@ -320,12 +345,17 @@ class Place:
         if not outstanding:
             return False
         self.second = Seat(self, self._hired(avoid=self.node, spare=True), arrays)
+        self.second.spare = True
         for task, own in outstanding:
             self.second.post(task, own)
         return True
 
-    def end(self) -> None:
+    def end(self, keep: bool = False) -> list[Any]:
+        """All is over; the actors that another run may use, where they are to be kept."""
+        up = self.first is not None and self.first.node is not None and not self.first.spare
+        kept = [self.first.leave()] if keep and up and self.first is not None else []
         self.gone = True
         for seat in self.seats:
             seat.end()
         self.first = self.second = None
+        return kept

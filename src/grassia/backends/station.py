@@ -19,7 +19,7 @@ from grassia.errors import InvalidComponent
 from grassia.faults import Crash, Injector, perform
 from grassia.interruption import Withdrawn, watching
 from grassia.messages import Array, Failure, Message, Task
-from grassia.worker import Loader, Worker
+from grassia.worker import Loader, Worker, find_procedure
 
 
 def pack(loaders: Mapping[int, Loader], injector: Injector) -> bytes:
@@ -71,8 +71,16 @@ class Station:
             self._worker = Worker(loaders)
         except Exception as error:  # for example a module that is not installed there
             self._broken = error
+        self._blas_threads = blas_threads
+        self._limited: set[str] = set()
+        self._limit_blas()
+
+    def _limit_blas(self) -> None:
+        """Those that are loaded by now, each once: the limit is that of all workers in this process."""
         for library in libraries():
-            library.set_num_threads(blas_threads)
+            if library.filepath not in self._limited:
+                self._limited.add(library.filepath)
+                library.set_num_threads(self._blas_threads)
 
     def answer(self, task: Task, arrays: Mapping[str, Array]) -> list[Message]:
         """The messages that answer a task; none if it was withdrawn."""
@@ -81,6 +89,8 @@ class Station:
         try:
             if self._broken is not None:
                 raise self._broken
+            find_procedure(task.query.procedure)  # it may be what loads another BLAS
+            self._limit_blas()
             pause = partial(self._withdrawals.sleep, number=number)
             with watching(partial(self._withdrawals.unwanted, number)):
                 pause(0.0)  # it may have been dropped before it began

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
+from grassia._scipy import issparse
 from grassia.passes.sparse import canonical_csr, csr_rows
 
 __all__ = ["BLOCK_BYTES", "balanced", "block_ranges", "even_cuts", "read_ahead", "row_bytes", "slices"]
@@ -108,6 +107,8 @@ def read_ahead(read: Callable[[int, int], Any], ranges: Sequence[Range]) -> Iter
     if len(ranges) == 1:
         yield read(*ranges[0])
         return
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(1, "grassia-read-ahead") as reader:
         coming = reader.submit(read, *ranges[0])
         for following in ranges[1:]:
@@ -125,7 +126,7 @@ def slices(rows: Any, max_bytes: int = BLOCK_BYTES) -> Iterator[Any]:
     [2, 2, 1]
     """
     m, d = rows.shape
-    if sp.issparse(rows):
+    if issparse(rows):
         X = canonical_csr(rows)
         each = row_bytes(d, X.dtype, X.nnz / max(m, 1))
         for a, b in block_ranges(0, m, each, 1, max_bytes):

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
+from grassia._scipy import issparse
 from grassia.components import rows_shape
 from grassia.data import formats
 from grassia.data.blocks import even_cuts
@@ -119,7 +119,7 @@ def _of_object(source: Any, center: bool) -> Divisible:
         source, names = source.rows, source.feature_names
     if isinstance(source, StoreOpener):
         return _of_store(source, center)
-    if sp.issparse(source):
+    if issparse(source):
         return _of_sparse(source, center, names)
     if hasattr(source, "__array__"):
         m, _ = rows_shape(source)

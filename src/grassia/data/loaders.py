@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-import scipy.sparse as sp
-from scipy.sparse.linalg import LinearOperator
 
+from grassia._scipy import is_linear_operator, issparse
 from grassia.components import (
     Component,
     MatrixComponent,
@@ -63,7 +62,7 @@ class Extent:
     @classmethod
     def of(cls, kind: str, data: Any) -> Extent:
         m, d = (int(size) for size in data.shape)
-        sparse = bool(sp.issparse(data))
+        sparse = issparse(data)
         return cls(kind, d, m, int(data.nnz) if sparse else m * d, sparse, np.dtype(data.dtype))
 
     @property
@@ -179,7 +178,7 @@ class CallableLoader:
         """The rows as they are, not centred; the function is called, and its rows are cut."""
         rows = self.function()
         rows_shape(rows)
-        yield from slices(rows if sp.issparse(rows) else np.asarray(rows), max_bytes)
+        yield from slices(rows if issparse(rows) else np.asarray(rows), max_bytes)
 
     def describe(self) -> str:
         name = getattr(self.function, "__qualname__", type(self.function).__name__)
@@ -199,7 +198,7 @@ class OperatorLoader:
     positive: bool = False
 
     def __post_init__(self) -> None:
-        if self.n_features is None and isinstance(self.operator, LinearOperator):
+        if self.n_features is None and is_linear_operator(self.operator):
             object.__setattr__(self, "n_features", int(self.operator.shape[1]))
 
     def open(self) -> Component:
@@ -320,7 +319,7 @@ def centred(center: bool) -> str:
 def summary(data: Any) -> str:
     """Shape, dtype and size of an array, or the number of entries of a sparse one."""
     m, d = data.shape
-    if sp.issparse(data):
+    if issparse(data):
         return f"{m} x {d}, {data.dtype}, sparse with {data.nnz} stored"
     return f"{m} x {d}, {data.dtype}, {size_text(data.nbytes)}"
 

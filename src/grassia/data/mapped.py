@@ -6,7 +6,6 @@ import mmap
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -126,7 +125,7 @@ class NpyRowsLoader:
         return self.open().raw_blocks(max_bytes)
 
     def describe(self) -> str:
-        name = Path(self.path).name
+        name = os.path.basename(self.path)
         try:
             rows = open_npy(self.path)[self.start : self.stop]
         except InvalidComponent:
@@ -203,7 +202,7 @@ class MemmapRowsLoader:
         m, d = self.shape
         dtype = np.dtype(self.dtype)
         text = f"rows {m} x {d}, {dtype}, {size_text(m * d * dtype.itemsize)}"
-        return f"{text}, mapped from {Path(self.path).name}{centred(self.center)}"
+        return f"{text}, mapped from {os.path.basename(self.path)}{centred(self.center)}"
 
     def extent(self) -> Extent:
         m, d = self.shape
@@ -226,7 +225,7 @@ def open_npy(path: str) -> NDArray[Any]:
         ) from error
     except (OSError, ValueError) as error:
         wrong = str(error)
-        if Path(path).is_file() and Path(path).stat().st_size == 0:
+        if os.path.isfile(path) and os.path.getsize(path) == 0:
             wrong = "it is empty"
         elif "mmap length" in wrong:
             wrong = "it is cut short: the array that it announces is longer than the file"

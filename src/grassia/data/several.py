@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from grassia.data.loaders import Loader, SumLoader
 from grassia.data.stored import (
@@ -23,6 +22,7 @@ from grassia.data.stored import (
     stamp_of,
 )
 from grassia.errors import InvalidComponent
+from grassia.passes.sparse import stacked
 
 __all__ = ["SeveralOpener", "SeveralStores", "groups_by_rows", "merged"]
 
@@ -85,7 +85,7 @@ class SeveralStores:
             else:
                 out[len(out) - (stop - start) :][: upto - start] = rows
             start, first = upto, first + 1
-        return sp.vstack(parts, format="csr") if out is None else out
+        return stacked(parts) if out is None else out
 
     def locate(self, row: int) -> tuple[str, int]:
         """The name of the store that has a row, and the row's number in it."""

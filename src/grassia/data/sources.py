@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 import numpy as np
-import scipy.sparse as sp
-from scipy.sparse.linalg import LinearOperator
 
 from grassia._checks import require_count
+from grassia._scipy import is_linear_operator, issparse
 from grassia.components import Component, matrix_shape
 from grassia.data.alike import common_names, common_size
 from grassia.data.blocks import BLOCK_BYTES, even_cuts
@@ -256,7 +255,7 @@ def as_components(obj: Any) -> Components:
 def _component_loader(item: Any) -> Loader:
     if isinstance(item, Component):
         return ComponentLoader(item)
-    if isinstance(item, LinearOperator):
+    if is_linear_operator(item):
         loader = OperatorLoader(item)
         loader.open()  # Cheap: checks shape and dtype, makes no product.
         return loader
@@ -268,9 +267,9 @@ def _component_loader(item: Any) -> Loader:
     if callable(getattr(item, "open", None)):
         found: Loader = item
         return found
-    if sp.issparse(item) or hasattr(item, "__array__"):
+    if issparse(item) or hasattr(item, "__array__"):
         matrix_shape(item)
-        keep = sp.issparse(item) or isinstance(item, np.ndarray)
+        keep = issparse(item) or isinstance(item, np.ndarray)
         return MatrixLoader(item if keep else np.asarray(item))
     if callable(item):
         raise InvalidComponent(

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-import scipy.sparse as sp
 
 from grassia._checks import require_real
 from grassia.components import BlockedRows, Component
@@ -338,7 +337,7 @@ class StoredRowsComponent(BlockedRows):
                 f"rows {start}:{stop} of {self._name} must come as {expected}; got {rows.shape}"
             )
         if self._sparse:
-            return canonical_csr(rows if sp.issparse(rows) else sp.csr_array(rows))
+            return canonical_csr(rows)
         return np.asarray(rows, dtype=self._dtype)
 
     def _named(self, row: int) -> str:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from grassia._scipy import issparse
 from grassia.passes.tiling import dense_tile_rows
 
 __all__ = ["SymmetryScan", "first_bad_entry", "scan_symmetry"]
@@ -22,7 +22,7 @@ def first_bad_entry(X: Any) -> tuple[int, int] | None:
     >>> first_bad_entry(np.array([[0.0, 1.0], [2.0, np.nan]]))
     (1, 1)
     """
-    if sp.issparse(X):
+    if issparse(X):
         bad = np.flatnonzero(~np.isfinite(X.data))
         if not bad.size:
             return None
@@ -48,7 +48,7 @@ class SymmetryScan:
 def scan_symmetry(A: Any) -> SymmetryScan:
     """Scan a square matrix strip by strip; working memory is a strip (a copy, if sparse)."""
     d = A.shape[0]
-    sparse = sp.issparse(A)
+    sparse = issparse(A)
     step = d if sparse else dense_tile_rows(d)
     largest, gap, at = 0.0, 0.0, (0, 0)
     for start in range(0, d, step):

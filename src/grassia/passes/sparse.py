@@ -6,18 +6,34 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from grassia.interruption import checker
 
-__all__ = ["canonical_csr", "csr_rows", "sparse_gram", "sparse_gram_product", "sparse_tiles"]
+__all__ = [
+    "as_csr",
+    "canonical_csr",
+    "csr_rows",
+    "sparse_gram",
+    "sparse_gram_product",
+    "sparse_tiles",
+    "stacked",
+]
 
 Float = NDArray[np.float64]
 
 
+def as_csr(matrix: Any) -> Any:
+    """A sparse matrix of any layout as a new CSR array, which shares the numbers of one that is CSR."""
+    import scipy.sparse as sp
+
+    return sp.csr_array(matrix)
+
+
 def canonical_csr(rows: Any) -> Any:
     """CSR without repeated entries, whose squares would otherwise be wrong; copies only if so."""
+    import scipy.sparse as sp
+
     X = rows if isinstance(rows, sp.csr_array) else sp.csr_array(rows)
     if X.dtype.itemsize > 8:
         X = X.astype(np.float64)
@@ -32,11 +48,14 @@ def csr_rows(X: Any, start: int, stop: int) -> Any:
 
     Examples
     --------
+    >>> import scipy.sparse as sp
     >>> X = sp.csr_array(np.eye(4))
     >>> T = csr_rows(X, 1, 3)
     >>> T.shape, np.shares_memory(T.data, X.data)
     ((2, 4), True)
     """
+    import scipy.sparse as sp
+
     # Indexing and the (data, indices, indptr) constructor both copy a slice of a larger array.
     first, last = X.indptr[start], X.indptr[stop]
     T = sp.csr_array((stop - start, X.shape[1]), dtype=X.dtype)
@@ -46,12 +65,21 @@ def csr_rows(X: Any, start: int, stop: int) -> Any:
     return T
 
 
+def stacked(parts: list[Any]) -> Any:
+    """CSR arrays of as many columns, one below the other."""
+    import scipy.sparse as sp
+
+    return sp.vstack(parts, format="csr")
+
+
 def sparse_tiles(X: Any, tile_rows: int | None) -> Iterator[tuple[Any, Any]]:
     """Row tiles of a CSR array, each with its transpose, as views.
 
     A tile holds enough entries (about ``8 d``) that adding its ``d x b`` product costs less than
     forming it, within 4096 to 65536 rows, so that the intermediate stays far below ``m x b``.
     """
+    import scipy.sparse as sp
+
     m, d = X.shape
     if tile_rows is None:
         per_row = max(X.nnz / m, 1e-9)

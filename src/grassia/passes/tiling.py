@@ -7,7 +7,6 @@ supposed one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -59,6 +58,8 @@ def over_rows(work: Callable[[int, int], Part], n_rows: int, threads: int) -> li
     bounds = [n_rows * i // threads for i in range(threads + 1)]
     if threads == 1:
         return [work(0, n_rows)]
+    from concurrent.futures import ThreadPoolExecutor  # not for a worker of one thread
+
     with ThreadPoolExecutor(threads - 1) as pool:
         others = [pool.submit(work, a, b) for a, b in pairwise(bounds[1:])]
         return [work(0, bounds[1]), *(other.result() for other in others)]

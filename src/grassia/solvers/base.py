@@ -69,6 +69,8 @@ class Solver(ABC, Generic[StateT]):
     recalls: ClassVar[bool] = False
     #: Whether `claimed` is as good as the iterate is, so that a certificate may begin with it.
     vouches: ClassVar[bool] = False
+    #: Whether it can begin with some of the components, before the others are open; see `reposed`.
+    early: ClassVar[bool] = False
 
     def server_bytes(self, n: int, d: int, k: int) -> int:
         """About how much memory the state takes on the server: a few iterates unless said otherwise."""
@@ -86,6 +88,13 @@ class Solver(ABC, Generic[StateT]):
     @abstractmethod
     def init(self, problem: Problem, W: Array, prepared: Any) -> StateT:
         """The state before anything was asked; `W` is the orthonormal start."""
+
+    def reposed(self, state: StateT, problem: Problem, moved: Callable[[int, Array], Array]) -> StateT:
+        """The state for a problem with the same components, whose weights and mean were provisional.
+
+        `moved(i, V)` is to be added to what component i has said of `V`. Only of solvers that say `early`.
+        """
+        raise NotImplementedError
 
     def round(self, state: StateT) -> int | None:
         """The number of the current round, in which each component is asked once; None: no rounds."""

@@ -16,11 +16,12 @@ Cost of an arrival: O(d N width + d N m), N the columns of all models, m = k + e
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grassia import geometry
 from grassia._checks import require_count, require_positive
@@ -41,6 +42,8 @@ HEADSTART = 4  # answers of most others, after which a question asked before any
 BESIDE = 8  # directions after the cut that a certificate looks into: more cost more than they spare
 CROWD = 64  # up to twice as many components the iterate is made anew with every answer
 IDLE = 0.005  # a model this much less wrong about W than the worst one is left alone for now
+FEW = 4  # of so many others one need not be waited for before a straggler is asked again
+UNHEARD = 0.002  # how wrong the others may be about one that has not answered yet, beside the eigenvalues
 
 
 class State:
@@ -69,6 +72,11 @@ class State:
         self.blind: set[int] = set()  # asked about the start, before anything was known, and yet to answer
         self.answers = np.zeros(n, dtype=np.int64)
         self.error = np.full(n, math.inf)  # how wrong each model was at its last answer
+        self.surprise = np.full(n, math.inf)  # the same with what was expected of it
+        self.expecting = False  # whether the iterate was made with that
+        self.latest = -1  # the straggler that has just answered ...
+        self.first: set[int] = set()  # ... and who is to answer before it is asked again
+        self.absent: set[int] = set()  # lost, and not asked again yet
         self.outside = np.ones(n)  # how much of W each model does not contain
 
     @property
@@ -112,6 +120,7 @@ class Nystrom(Solver[State]):
     name: ClassVar[str] = "nystrom"
     recalls: ClassVar[bool] = True
     vouches: ClassVar[bool] = True
+    early: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name in ("width", "memory"):
@@ -171,11 +180,27 @@ class Nystrom(Solver[State]):
         prior = Prior(n, d, rank) if rank else None
         return State(problem, np.ascontiguousarray(E), surrogate, (width, followed, kept), prior)
 
+    def reposed(self, state: State, problem: Problem, moved: Callable[[int, Array], Array]) -> State:
+        state.problem = problem
+        state.surrogate.renew(problem.weights, moved)
+        state.bound, state.proved, state.highest, state.stalled = math.nan, -math.inf, -math.inf, 0
+        if state.prior is not None:
+            state.prior.rest()
+        if state.solved:
+            self._solve(state, state.sizes[1])
+            for i in range(problem.n):
+                self._look(state, i)
+        return state
+
     def ask(self, state: State, component: int) -> Query | None:
-        if not self._worth_asking(state, component):
+        state.absent.discard(component)
+        if state.solved and not self._worth_asking(state)[component]:
+            return None
+        if self._others_first(state, component):
             return None
         V = self._directions(state, component)
         if V is None:
+            state.first.discard(component)
             return None
         state.pending[component] = V
         if state.solved or not state.problem.cold:
@@ -196,14 +221,33 @@ class Nystrom(Solver[State]):
             return False
         return float(np.median(np.delete(state.answers, component))) >= HEADSTART
 
-    def _worth_asking(self, state: State, i: int) -> bool:
-        """Whether the model of a component matters beside the worst one.
+    def _worth_asking(self, state: State) -> NDArray[np.bool_]:
+        """Of each component, whether its model matters beside the worst one.
 
         While a straggler is out the others soon know all there is to know until it answers. Further queries
         of theirs would load machines and network, and the server, for next to nothing.
         """
-        wrong = state.problem.weights * state.error * state.outside
-        return not (state.solved and np.isfinite(wrong).all() and wrong[i] < IDLE * wrong.max())
+        heard = np.isfinite(state.error)
+        error = np.where(heard, state.error, UNHEARD * self.scale(state))
+        wrong = state.problem.weights * error * state.outside
+        return np.asarray(~heard | (wrong >= IDLE * wrong.max()))
+
+    def _others_first(self, state: State, i: int) -> bool:
+        """Whether a straggler should wait a moment: with what the quick ones say now it is asked better."""
+        if i != state.latest:
+            return False
+        waiting = np.count_nonzero(self._worth_asking(state)[list(state.first)])
+        return bool(waiting > (state.problem.n - 1) // FEW)
+
+    def _let_others_go_first(self, state: State, arrived: set[int]) -> None:
+        """Where one has answered that all others had to wait for: what it said is news to them.
+
+        They are quick and it is slow, so the moment is well spent. Who is lost is not waited for.
+        """
+        state.first -= arrived
+        if len(arrived) == 1 and not state.pending and state.solved:
+            (state.latest,) = arrived
+            state.first = set(range(state.problem.n)) - arrived - state.absent
 
     def _directions(self, state: State, i: int) -> Array | None:
         """What the model of a component lacks of the leading directions, normalised."""
@@ -231,7 +275,8 @@ class Nystrom(Solver[State]):
             unknown = surrogate.add(i, V, P)
             state.error[i] = spectral_norm(unknown)
             if state.prior is not None:
-                state.prior.learn(i, V, unknown, surrogate.basis(i))
+                unknown = state.prior.learn(i, V, unknown, surrogate.basis(i))
+            state.surprise[i] = spectral_norm(unknown)
         _, followed, _ = state.sizes
         state.unsolved += len(arrivals)
         # One among very many changes next to nothing: a few of them are taken together.
@@ -243,6 +288,12 @@ class Nystrom(Solver[State]):
         if state.unsolved == 0 and state.version % max(1, state.problem.n // (8 * taken)) == 0:
             for i in range(state.problem.n):
                 self._look(state, i)
+        self._let_others_go_first(state, {arrival.component for arrival in arrivals})
+        return state
+
+    def lost(self, state: State, component: int) -> State:
+        state.first.discard(component)
+        state.absent.add(component)
         return state
 
     def refine(self, state: State) -> State:
@@ -267,6 +318,7 @@ class Nystrom(Solver[State]):
         else:
             state.stalled += 1
         state.E = plain if exactly else self._expected(state, accuracy)
+        state.expecting = state.E is not plain
         if state.problem.positive or np.isfinite(state.error).all():
             # Without the shift of every component the model need not be a minorant yet.
             shift = float(state.problem.weights @ surrogate.shift)
@@ -313,7 +365,8 @@ class Nystrom(Solver[State]):
     def residual(self, state: State) -> float | None:
         if not state.solved or not np.isfinite(state.error).all():
             return None
-        return float(state.problem.weights @ (state.error * state.outside))
+        wrong = state.surprise if state.expecting else state.error
+        return float(state.problem.weights @ (wrong * state.outside))
 
     def scale(self, state: State) -> float:
         return max(float(np.max(np.abs(state.values))), float(np.finfo(np.float64).tiny))
@@ -341,9 +394,13 @@ class Nystrom(Solver[State]):
 
     @staticmethod
     def _modelled(state: State, X: Array) -> Array:
-        """The product with A, as far as the models know it."""
+        """The product with A, as far as the models know it, and as it is expected beyond that.
+
+        A certificate finds out how far it is off, so it may well be a guess.
+        """
         shift = float(state.problem.weights @ state.surrogate.shift)
-        return state.surrogate.apply(X) - shift * X
+        known = state.surrogate.apply(X) - shift * X
+        return known + state.prior.together(X) if state.expecting and state.prior is not None else known
 
     @staticmethod
     def _knows(state: State) -> bool:
@@ -361,7 +418,7 @@ class Nystrom(Solver[State]):
     def restart(self, state: State, W: Array) -> State:
         E = geometry.orthonormalize(np.hstack([W, state.E]))[:, : state.E.shape[1]]
         state.E = np.ascontiguousarray(np.hstack([W, geometry.orthonormalize(E, against=W)])[:, : E.shape[1]])
-        state.plain = state.E
+        state.plain, state.expecting = state.E, False
         state.version += 1
         return state
 

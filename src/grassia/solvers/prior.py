@@ -49,12 +49,15 @@ class Prior:
         """Bytes it takes."""
         return 8 * rank * (d + n * min(slot, rank) + rank)
 
-    def learn(self, i: int, V: Array, unknown: Array, Q: Array) -> None:
-        """Component i was asked about `V`, its model lacked `unknown` of the answer; its basis now is `Q`."""
+    def learn(self, i: int, V: Array, unknown: Array, Q: Array) -> Array:
+        """Component i was asked about `V`, its model lacked `unknown` of the answer; its basis now is `Q`.
+
+        What of `unknown` was not foretold, with the trust that it leads to.
+        """
         self._told += 1
         self._waiting += 1
         if not self._J:
-            return
+            return unknown
         self._C -= self._part(i)
         seen = self.L[:, None] * (self.U.T @ V)
         foretold = self.L[:, None] * (seen - self._J[i] @ (self._J[i].T @ seen))
@@ -64,6 +67,13 @@ class Prior:
             self.trust[i] = min(max(fitted, 0.0), MOST)
         self._J[i] = self._range(Q)
         self._C += self._part(i)
+        return np.asarray(unknown - self.trust[i] * (self.U @ foretold))
+
+    def together(self, X: Array) -> Array:
+        """The sum of what all components are expected to add to their models, times `X`."""
+        if not self._J:
+            return np.zeros_like(X)
+        return np.asarray(self.U @ (self.L[:, None] * (self._C @ (self.L[:, None] * (self.U.T @ X)))))
 
     def _range(self, Q: Array) -> Array:
         return np.asarray(np.linalg.qr(self.L[:, None] * (self.U.T @ Q))[0])

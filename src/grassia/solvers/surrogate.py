@@ -20,6 +20,7 @@ at each arrival.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -133,6 +134,18 @@ class Surrogate:
         lifted = self._sum.columns(i) @ L.T + lift * self.basis(i)
         self._L[i] = U * np.sqrt(s)
         self._sum.replace(i, lifted @ (U / np.sqrt(s)))
+
+    def renew(self, weights: Array, moved: Callable[[int, Array], Array]) -> None:
+        """Other weights, and `moved(i, Q_i)` more in the products of each component."""
+        current, self.weights = self.weights, weights.copy()
+        for i in range(self.n):
+            self.weights[i] = current[i]
+            Q = self.basis(i).copy()
+            Y = self.products(i) - self.shift[i] * Q
+            self.weights[i], self.size[i], self._L[i] = weights[i], 0, np.zeros((0, 0))
+            self._sum.replace(i, np.zeros((self.d, 0)))
+            if Q.shape[1]:
+                self.add(i, Q, Y + moved(i, Q))
 
     def compress(self, i: int, coefficients: Array, size: int) -> None:
         """Keep `size` columns of `Q_i`, by the given directions in their order. A rotation."""

@@ -115,6 +115,9 @@ class LocalStart(Solver[State]):
     def after(self, state: State) -> float | None:
         return self.inner.after(state.inner)
 
+    def reposed(self, state: State, problem: Problem, moved: Callable[[int, Array], Array]) -> State:
+        return replace(state, problem=problem, inner=self.inner.reposed(state.inner, problem, moved))
+
     def step_size(self, state: State) -> float:
         return self.inner.step_size(state.inner)
 

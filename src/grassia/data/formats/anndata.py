@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from grassia._optional import require
+from grassia._scipy import issparse
 from grassia.data.formats.decoding import checked_csr, local_path, naming, require_shape
 from grassia.data.stored import NamedRows
 from grassia.errors import InvalidComponent, InvalidInput
+from grassia.passes.sparse import as_csr
 
 __all__ = ["AnnDataOpener", "DenseMatrixStore", "SparseMatrixStore", "open_object", "open_path"]
 
@@ -39,7 +40,7 @@ def open_path(path: str, dataset: str | None = None, layer: str | None = None) -
 
     Examples
     --------
-    >>> import tempfile, anndata
+    >>> import tempfile, anndata, scipy.sparse as sp
     >>> cells = anndata.AnnData(sp.csr_array(np.eye(3)))
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     cells.write_h5ad(f"{folder}/cells.h5ad")
@@ -73,13 +74,13 @@ def open_object(obj: Any, layer: str | None = None) -> Any:
         raise InvalidComponent(
             f"the AnnData object must have X; it has none; its layers: {_listed(obj.layers)}"
         )
-    rows = sp.csr_array(rows) if sp.issparse(rows) else rows
+    rows = as_csr(rows) if issparse(rows) else rows
     if type(rows).__module__.startswith("dask."):
         from grassia.data.formats import dask
 
         return dask.open_object(rows)
     # A view's array is one of anndata's own classes, which carries the whole object along.
-    rows = rows if sp.issparse(rows) else np.asarray(rows)
+    rows = rows if issparse(rows) else np.asarray(rows)
     return NamedRows(rows, tuple(map(str, obj.var_names)))
 
 

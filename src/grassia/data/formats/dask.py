@@ -15,9 +15,9 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from grassia._optional import require
+from grassia._scipy import issparse
 from grassia.data import formats
 from grassia.data.formats.decoding import DecodedBlocks, require_shape
 from grassia.data.stored import NamedRows
@@ -121,7 +121,7 @@ class DaskStore:
         m, d = self.shape = require_shape(opener.name, self._array.shape, self._array.dtype)
         self.dtype = np.dtype(self._array.dtype)
         meta = self._array._meta
-        self.sparse = bool(sp.issparse(meta)) or type(meta).__module__.startswith("sparse.")
+        self.sparse = issparse(meta) or type(meta).__module__.startswith("sparse.")
         # How many entries a sparse chunk holds is not known before it is computed: this is the most.
         self.stored = m * d
         self._blocks = DecodedBlocks([0, m], self._compute)
@@ -138,14 +138,14 @@ class DaskStore:
         if isinstance(rows, np.ma.MaskedArray):
             raise InvalidComponent(f"{self._name} must not be masked; fill it with dask.array.ma.filled")
         if not self.sparse:
-            if sp.issparse(rows):
+            if issparse(rows):
                 raise InvalidComponent(
                     f"{self._name} must come as its meta says, an array; it is {type(rows).__name__}; "
                     "give map_blocks meta=scipy.sparse.csr_array((0, 0))"
                 )
             return np.asarray(rows)
-        rows = rows if sp.issparse(rows) else rows.tocsr()
-        return canonical_csr(sp.csr_array(rows))
+        rows = rows if issparse(rows) else rows.tocsr()
+        return canonical_csr(rows)
 
 
 @dataclass(frozen=True, eq=False)

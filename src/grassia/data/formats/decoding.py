@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from grassia._checks import require_real
+from grassia._scipy import issparse
 from grassia.data import room
 from grassia.errors import GrassiaError, InvalidComponent
-from grassia.passes.sparse import canonical_csr, csr_rows
+from grassia.passes.sparse import canonical_csr, csr_rows, stacked
 
 __all__ = [
     "DecodedBlocks",
@@ -93,6 +93,8 @@ def checked_csr(
     array([[1., 0., 0.],
            [0., 0., 1.]])
     """
+    import scipy.sparse as sp
+
     steps = np.diff(indptr)
     fits = indptr[-1] - indptr[0] == data.shape[0] == indices.shape[0]
     if indptr[0] < 0 or (steps < 0).any() or not fits:
@@ -155,7 +157,7 @@ class DecodedBlocks:
                 self.release()
         if len(parts) == 1:
             return parts[0]
-        return sp.vstack(parts, format="csr") if sp.issparse(parts[0]) else np.concatenate(parts)
+        return stacked(parts) if issparse(parts[0]) else np.concatenate(parts)
 
     def release(self) -> None:
         """Let go of the block that is held but not kept."""
@@ -178,4 +180,4 @@ class DecodedBlocks:
 def _part(block: Any, start: int, stop: int) -> Any:
     if start == 0 and stop == block.shape[0]:
         return block
-    return csr_rows(block, start, stop) if sp.issparse(block) else block[start:stop]
+    return csr_rows(block, start, stop) if issparse(block) else block[start:stop]

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from grassia.data.formats.decoding import DecodedBlocks, checked_csr, local_path, naming, require_shape
@@ -39,7 +38,7 @@ def open_path(path: str, dataset: str | None = None) -> NpzOpener:
 
     Examples
     --------
-    >>> import tempfile
+    >>> import tempfile, scipy.sparse as sp
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     sp.save_npz(f"{folder}/x.npz", sp.csr_array(np.eye(3)))
     ...     print(open_path(f"{folder}/x.npz").open().read(1, 2).toarray())
@@ -115,6 +114,8 @@ class NpzStore:
             self._decode_in_blocks(stored / m)
 
     def _load_whole(self) -> None:
+        import scipy.sparse as sp
+
         self._file.seek(0)
         rows = sp.load_npz(self._file)
         self.shape = require_shape(self._path, rows.shape, rows.dtype)

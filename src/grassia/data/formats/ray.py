@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from grassia._checks import rows_shape
 from grassia._optional import require
+from grassia._scipy import issparse
 from grassia.data import formats
 from grassia.data.formats.columns import Columns, chosen_columns, frozen_columns
 from grassia.data.stored import NamedRows
@@ -82,7 +82,7 @@ class _Facts:
     @classmethod
     def of(cls, rows: Any, names: tuple[str, ...] | None) -> _Facts:
         m, d = rows_shape(rows)
-        sparse = bool(sp.issparse(rows))
+        sparse = issparse(rows)
         return cls((m, d), np.dtype(rows.dtype), sparse, int(rows.nnz) if sparse else m * d, names)
 
 
@@ -140,8 +140,8 @@ def _rows_of(value: Any, name: str, columns: Taken, drop: Taken) -> tuple[Any, t
             return value.rows, value.feature_names
     elif options:
         raise InvalidComponent(f"{name} must be a table to have columns; it is a {type(value).__name__}")
-    if sp.issparse(value):
-        return canonical_csr(sp.csr_array(value)), None
+    if issparse(value):
+        return canonical_csr(value), None
     if isinstance(value, np.ndarray):
         rows_shape(value)
         return value, None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from grassia.data.formats.arrow import column_dtypes, fill_column, fill_lists, is_list, list_width
 from grassia.data.formats.columns import (
@@ -18,6 +17,7 @@ from grassia.data.formats.columns import (
 )
 from grassia.data.stored import NamedRows
 from grassia.errors import InvalidComponent
+from grassia.passes.sparse import as_csr
 
 __all__ = ["open_object"]
 
@@ -76,7 +76,7 @@ def _from_pandas(table: Any, columns: Taken, drop: Taken) -> NamedRows:
     names = [names[j] for j in taken]
     kinds = list(table.dtypes)
     if kinds and all(getattr(kind, "fill_value", 1) == 0 and hasattr(kind, "subtype") for kind in kinds):
-        return NamedRows(sp.csr_array(table.sparse.to_coo()), tuple(names))
+        return NamedRows(as_csr(table.sparse.to_coo()), tuple(names))
     if len(set(kinds)) == 1 and isinstance(kinds[0], np.dtype) and kinds[0].kind in "fiub":
         return NamedRows(table.to_numpy(), tuple(names))
     found = [_pandas_dtype(table.iloc[:, j]) for j in range(len(names))]

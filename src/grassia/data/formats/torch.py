@@ -5,8 +5,6 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-import scipy.sparse as sp
-
 from grassia.errors import InvalidComponent
 
 __all__ = ["open_object"]
@@ -64,6 +62,8 @@ def _numbers(tensor: Any, torch: Any) -> Any:
 
 
 def _csr(tensor: Any, torch: Any) -> Any:
+    import scipy.sparse as sp
+
     if tensor.ndim != 2:
         raise InvalidComponent(
             f"rows must be a 2-D tensor (rows x features); got shape {tuple(tensor.shape)}"
