@@ -260,7 +260,7 @@ def certify(
     certifier = certifier or Certifier()
     d, k = candidates[0].shape
     # With a matrix at hand the probe need only measure how far off it is.
-    p = certifier.width(d, k) if near is None else min(12, certifier.width(d, k))
+    p = certifier.width(d, k) if near is None else min(8, certifier.width(d, k))
     more = np.zeros((d, 0)) if beside is None else beside
     if probed is None and p == certifier.probes:
         # BLAS multiplies by whole fours of columns; what is left over costs the same with probes in it.

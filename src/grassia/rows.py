@@ -29,6 +29,8 @@ Float = NDArray[np.float64]
 _LARGE_OFFSET = 1e4
 # The same in single precision, which has fewer digits to lose; beyond _LARGE_OFFSET it is not used.
 _LARGE_OFFSET_SINGLE = 10.0
+# And for the whole matrix, which is the answer itself: up to here centred tiles would gain next to nothing.
+_SMALL_OFFSET = 0.1
 
 
 class BlockedRows(Component):
@@ -71,6 +73,7 @@ class BlockedRows(Component):
         # How tiles are centred, in double and in single precision; decided when measured.
         self._explicit = False
         self._explicit_single = False
+        self._offset_counts = True
 
     @abstractmethod
     def _blocks(self) -> Iterator[Any]:
@@ -95,6 +98,7 @@ class BlockedRows(Component):
         offset_squared = 0.0 if mean is None else float(mean @ mean)
         self._explicit = offset_squared > _LARGE_OFFSET * trace
         self._explicit_single = offset_squared > _LARGE_OFFSET_SINGLE * trace
+        self._offset_counts = offset_squared > _SMALL_OFFSET * trace
         offset = float(np.finfo(np.float64).eps * np.sqrt(offset_squared))
         noise = 4.0 * offset * float(np.sqrt(trace)) + offset**2
         single = self._single_suffices(trace, trace + offset_squared)
@@ -168,11 +172,20 @@ class BlockedRows(Component):
         mean = self._mean()
         if self._sparse:
             return self._mean_over_blocks(lambda tiles: sparse_gram(tiles, self.n_features, mean))
-        return self._mean_over_blocks(lambda X: dense_gram(X, mean, tile_rows=self._tile_rows))
+        return self._dense_rows(mean, single=False)
 
     def _dense_single(self) -> Float:
-        mean = self._mean()
-        return self._mean_over_blocks(lambda X: dense_gram(X, mean, tile_rows=self._tile_rows, single=True))
+        return self._dense_rows(self._mean(), single=True)
+
+    def _dense_rows(self, mean: Float | None, single: bool) -> Float:
+        """The matrix of dense rows: tiles are centred, or their sum is where the mean is small."""
+        before = mean if self._offset_counts else None
+        tile = self._tile_rows
+        out = self._mean_over_blocks(lambda X: dense_gram(X, before, tile_rows=tile, single=single))
+        if mean is not None and before is None:
+            for row, entry in zip(out, mean, strict=True):  # row by row: it may be a large matrix
+                row -= entry * mean
+        return out
 
 
 class RowsComponent(BlockedRows):

@@ -36,7 +36,7 @@ Part = TypeVar("Part")
 # block costs two to three times the arithmetic.
 _CORES_WITH_SMALL_PRODUCTS = {"SkylakeX", "Cooperlake", "SapphireRapids"}
 
-_CACHE_BYTES = 1 << 20
+_CACHE_BYTES = 2 << 20
 #: The largest tile.
 BUFFER_BYTES = 32 << 20
 
@@ -68,8 +68,8 @@ def over_rows(work: Callable[[int, int], Part], n_rows: int, threads: int) -> li
 def dense_tile_rows(n_features: int) -> int:
     """Rows per tile for passes over dense rows.
 
-    128 rows spread the cost of adding a tile's result; more if they fit a second-level cache as
-    float64. Where small products are not cheap, tiles are four times as tall, for packing and BLAS
+    128 rows spread the cost of adding a tile's result; more if they fit 2 MiB, about a second-level cache,
+    as float64. Where small products are not cheap, tiles are four times as tall, for packing and BLAS
     threads to pay off. No tile is larger than 32 MiB as float64 (or one row, if a row is larger).
 
     Examples
