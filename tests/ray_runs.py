@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from backend_tasks import Post
 from conftest import ray_cluster
 from grassia.backends import get
-from test_backends import Post
 
 HOLD = "ray_runs:hold_first"
 KILL = "ray_runs:end"

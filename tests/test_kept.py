@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 import grassia
+from backend_tasks import COUNT, Post
 from conftest import children
 from grassia.backends import Processes
 from grassia.data import MatrixLoader
 from grassia.errors import GrassiaError
 from grassia.geometry import projection_distance
 from problems import gaussian_rows, leading_of_rows
-from test_backends import COUNT, Post
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("nothing_is_left")]
 

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 import grassia
+from backend_tasks import Post, loaders, matrices, sine
 from conftest import ray_cluster
 from grassia.backends import get
 from grassia.data import CallableLoader
 from grassia.errors import InvalidInput
 from grassia.messages import Lost, Restored, checksum
 from ray_runs import KILL, WHERE, engines, held, kinds, leading, rows
-from test_backends import Post, loaders, matrices, sine
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(120)]
 

@@ -21,10 +21,10 @@ import numpy as np
 import pytest
 
 import grassia
+from backend_tasks import Post, loaders, problem, sine
 from conftest import ray_cluster
 from grassia.messages import Lost, Restored
 from ray_runs import KILL, WHERE, engines, held, kinds
-from test_backends import Post, loaders, problem, sine
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(120)]
 

@@ -12,12 +12,12 @@ import pytest
 import scipy.sparse as sp
 
 import grassia
+from backend_tasks import Post, sine
 from conftest import ray_cluster
 from grassia.backends import Processes, get
 from grassia.errors import InvalidComponent
 from grassia.messages import Lost, Restored
 from ray_runs import engines, kinds, leading, rows
-from test_backends import Post, sine
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(120)]
 
