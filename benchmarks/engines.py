@@ -1,8 +1,7 @@
 """Ray and Dask on one machine, four workers: what they cost, and one worker that is ten times slower.
 
-First table, equal workers: seconds of whole runs (start of the workers, opening and certificate included; the
-clusters themselves run already, and the rows lie in a file) on each engine, and the ratio to the processes
-back-end.
+First table, equal workers: seconds of whole runs (opening and certificate included; the clusters themselves
+run already, and the rows lie in a file) on each engine, and the ratio to the processes back-end.
 
 Second table, one worker ten times slower, each on a machine of its own: nystrom and synchronous block Krylov
 on each engine. Four workers that share the cores of one machine slow each other down when all of them are
@@ -13,12 +12,12 @@ Third table, one worker ten times slower at what it computes on this machine (fo
 sleep), beside Dask's own `svd_compressed` on the same persisted rows, with the fewest power iterations that
 reach the accuracy asked for. There the executor of one Dask worker does the same with every task.
 
-With `--kept` processes and actors are started once, before the clock, and kept from run to run, as those of
-Dask are in any case.
+Processes and actors are started once, before the clock, and kept from run to run, as those of Dask are in any
+case. With `--fresh` each run starts its own, and its clock runs from there.
 
 All methods take turns, so that a noisy spell hits each of them; medians over the repeats.
 
-    python benchmarks/engines.py [--rows 60000] [--k 3] [--repeats 5] [--engines ray] [--kept]
+    python benchmarks/engines.py [--rows 60000] [--k 3] [--repeats 5] [--engines ray] [--fresh]
 """
 
 from __future__ import annotations
@@ -201,7 +200,7 @@ def main() -> None:
     parser.add_argument("--engines", nargs="*", default=["ray", "dask"])
     parser.add_argument("--tables", nargs="*", default=["overhead", "straggler", "machines"])
     parser.add_argument("--pace", type=float, default=0.1, help="seconds of a task in the second table")
-    parser.add_argument("--kept", action="store_true", help="start the workers once, before the clock")
+    parser.add_argument("--fresh", action="store_true", help="start the workers in each run")
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
     with ExitStack() as stack:
@@ -214,10 +213,10 @@ def measure(chosen: argparse.Namespace, stack: ExitStack) -> None:
     folder = tempfile.TemporaryDirectory()
     np.save(Path(folder.name) / "rows.npy", X)  # as on a cluster: workers open their part of a file
     shards = grassia.from_rows(Path(folder.name) / "rows.npy", n_components=WORKERS, center=False)
-    kept = ", kept from run to run" if chosen.kept else ""
+    kept = "" if chosen.fresh else ", kept from run to run"
     print(f"{chosen.rows} x {chosen.features}, k = {chosen.k}, tol {chosen.tol:g}, {WORKERS} workers{kept}")
 
-    clusters = Clusters(chosen.engines, stack if chosen.kept else None)
+    clusters = Clusters(chosen.engines, None if chosen.fresh else stack)
     solvers = {"nystrom": Nystrom(), "krylov": Krylov(), "grassia": "grassia", "power": "power"}
 
     def run(

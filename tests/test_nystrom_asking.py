@@ -10,6 +10,7 @@ from grassia.backends import Serial, Simulated
 from grassia.backends.service import straggler
 from grassia.geometry import projection_distance
 from grassia.messages import Lost, Restored
+from grassia.probing import OPTION
 from grassia.server import SOLVING, Server
 from grassia.solvers import Nystrom
 from grassia.worker import Worker
@@ -116,6 +117,34 @@ def test_who_is_lost_later_does_not_keep_a_straggler_waiting_either(shards):
     del run.out[3]
     assert 0 in run.send() | set(run.out)
     assert run.server.phase == SOLVING
+
+
+def columns_asked(task):
+    """(of the solver's own, of the probe)"""
+    probe = int(task.query.options.get(OPTION) or 0)
+    return task.query.arrays["block"].shape[1] - probe, probe
+
+
+@pytest.mark.parametrize(("turns", "own"), [(1, False), (2, False), (6, True)])
+def test_who_opens_late_multiplies_the_probe_until_there_is_something_to_ask(shards, turns, own):
+    """After few answers of the others; later they know what its first question had better be."""
+    run = ByHand(shards)
+    run.answer(1, 2, 3)
+    for _ in range(turns):
+        run.answer(*sorted(set(run.out) - {0}))
+    assert run.server.early_answers > 0
+    assert 0 in run.answer(0)
+    solver, probe = columns_asked(run.out[0])
+    assert probe > 0
+    assert (solver > 0) == own
+    for _ in range(6):  # the others go on meanwhile
+        run.answer(*sorted(set(run.out) - {0}))
+    run.answer(0)
+    if not own:
+        assert columns_asked(run.out[0]) == (8, 0)
+    run.finish()
+    assert run.server.status is grassia.Status.CONVERGED
+    assert projection_distance(run.server.result({}).vectors, leading_of_rows(np.vstack(shards), K)) < 1e-6
 
 
 def test_one_worker_with_all_components_goes_on_as_ever(shards):

@@ -23,6 +23,7 @@ from typing import IO, Any
 import numpy as np
 
 from grassia._checks import require_count, require_positive
+from grassia._lock import locked
 from grassia.errors import CheckpointWarning, GrassiaError, InvalidInput
 from grassia.frozen import freeze, thaw
 from grassia.server import Server
@@ -294,22 +295,10 @@ def _numbered(folder: Path) -> Iterator[tuple[int, Path]]:
 
 def _locked(folder: Path) -> IO[bytes] | None:
     """Keep other runs from writing into a folder as long as this is open; None where a system cannot."""
-    if os.name != "posix":
-        return None
-    import fcntl
-
-    file = (folder / LOCK).open("wb")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        file.close()
-        raise InvalidInput(
-            f"another run is writing checkpoints into {folder}; wait for its end, or take another folder."
-        ) from error
-    except OSError:  # a file system without locks
-        file.close()
-        return None
-    return file
+    return locked(
+        folder / LOCK,
+        f"another run is writing checkpoints into {folder}; wait for its end, or take another folder.",
+    )
 
 
 def _replace(path: Path, write: Any) -> None:

@@ -230,10 +230,13 @@ class Server(Pursuit):
             if self.phase == CERTIFYING and self._sweep.of_iterate:
                 return self.solver.sweep_query(self.state, place, self._sweep.block)
             return Query("apply", {"block": self._sweep.block})
-        query = self.solver.ask(self.state, place)
+        probing = self._early is not None and self._early.wants(place)
+        late = self.early_answers > 0 and self.solver.premature(self.state, place)
+        # One that opens late may multiply the probe first, while the others find out what to ask it.
+        query = None if probing and late else self.solver.ask(self.state, place)
         # Not with a first question, which may yet be taken back; unless it is one that makes sense already.
         stays = anew or self.early_answers > 0 or self.answers[component] > 1
-        if self._early is not None and self._early.wants(place) and stays:
+        if self._early is not None and probing and stays:
             query = self._early.beside(query)
         return self._lenient(query) if query is not None else None
 

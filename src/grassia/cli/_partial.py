@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from grassia._lock import locked
 from grassia._optional import require
 from grassia.cli._kept import Stopped
 from grassia.cli._model import free_target
@@ -176,28 +177,14 @@ def partial_table(
 @contextmanager
 def _alone(part: Path, output: Path) -> Iterator[None]:
     """Inside `with`, nobody else writes to the same part."""
-    if os.name != "posix":
+    beside = part.with_name(f".{part.name}.lock")
+    lock = locked(beside, f"another command is writing {output}; wait for its end, or give another name.")
+    try:
         yield
-        return
-    import fcntl
-
-    lock = part.with_name(f".{part.name}.lock")
-    with lock.open("wb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            alone = lock.exists() and os.path.samestat(lock.stat(), os.fstat(file.fileno()))
-        except BlockingIOError:
-            alone = False
-        except OSError:  # a file system without locks
-            alone = True
-        if not alone:
-            raise InvalidInput(
-                f"another command is writing {output}; wait for its end, or give another name."
-            )
-        try:
-            yield
-        finally:
-            lock.unlink(missing_ok=True)
+    finally:
+        beside.unlink(missing_ok=True)
+        if lock is not None:
+            lock.close()
 
 
 def _kept(note: Path, part: Path, asked: Mapping[str, Any]) -> tuple[int, int]:

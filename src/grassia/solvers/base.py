@@ -111,6 +111,10 @@ class Solver(ABC, Generic[StateT]):
         """
         return False
 
+    def premature(self, state: StateT, component: int) -> bool:
+        """Whether a component that is late had better be asked a little later, when more is known."""
+        return False
+
     @abstractmethod
     def tell(self, state: StateT, arrivals: Sequence[Arrival]) -> StateT:
         """Absorb the arrived subset and move the iterate where the method says so."""

@@ -217,9 +217,20 @@ class Nystrom(Solver[State]):
         By then they know the leading directions well enough for its first answer to be worth waiting for;
         what it would say of a random block is worth little, and would take it as long.
         """
-        if component not in state.blind or not state.solved:
+        return component in state.blind and state.solved and not self._few_answers(state, component)
+
+    def premature(self, state: State, component: int) -> bool:
+        """Where all others have answered before it could be asked at all, and will soon know much more."""
+        others = np.delete(state.answers, component)
+        if not state.solved or state.answers[component] > 0 or bool(np.any(others == 0)):
             return False
-        return float(np.median(np.delete(state.answers, component))) >= HEADSTART
+        learning = bool(np.any(np.delete(self._worth_asking(state), component)))
+        return learning and self._few_answers(state, component)
+
+    @staticmethod
+    def _few_answers(state: State, component: int) -> bool:
+        """Whether most others have not answered often enough to know the leading directions well."""
+        return float(np.median(np.delete(state.answers, component))) < HEADSTART
 
     def _worth_asking(self, state: State) -> NDArray[np.bool_]:
         """Of each component, whether its model matters beside the worst one.

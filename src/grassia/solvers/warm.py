@@ -87,6 +87,9 @@ class LocalStart(Solver[State]):
     def outdated(self, state: State, component: int) -> bool:
         return state.inner is not None and self.inner.outdated(state.inner, component)
 
+    def premature(self, state: State, component: int) -> bool:
+        return state.inner is not None and self.inner.premature(state.inner, component)
+
     def round(self, state: State) -> int | None:
         return GATHERING if state.inner is None else self.inner.round(state.inner)
 
