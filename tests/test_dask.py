@@ -1,4 +1,4 @@
-"""Tasks on Dask that hang: a second copy of a worker answers instead; and a plain script."""
+"""Tasks on Dask that hang: a second copy of a worker answers instead; and plain scripts."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -208,3 +209,38 @@ def test_a_plain_script_needs_no_guard(tmp_path):
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=100, cwd="/")
     assert done.stdout == "CONVERGED\n", done.stderr
+
+
+SEVERAL_RUNS = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+import numpy as np, grassia
+from conftest import children
+X = np.random.default_rng(0).standard_normal((300, 8)) * np.arange(8, 0, -1)
+oracle = np.linalg.eigh(np.cov(X, rowvar=False))[1][:, :-3:-1]
+with grassia.backends.Dask() as backend:
+    for parts in (2, 1, 2, 3, 3):
+        result = grassia.eigenspace(grassia.from_rows(X, parts), 2, solver="krylov", backend=backend, rng=0)
+        off = np.linalg.norm(result.vectors - oracle @ (oracle.T @ result.vectors), 2)
+        workers = sorted(pid for pid, command in children().items() if "distributed" in command)
+        print(result.status.name, off < 1e-6, *workers)
+print(len(children()))
+"""
+
+
+def test_a_local_cluster_is_kept_inside_a_block_and_replaced_by_a_larger_one(tmp_path):
+    script = tmp_path / "several.py"
+    script.write_text(SEVERAL_RUNS)
+    tests = str(Path(__file__).parent)
+    done = subprocess.run(
+        [sys.executable, script, tests], capture_output=True, text=True, timeout=110, cwd="/"
+    )
+    assert done.returncode == 0, done.stderr
+    *runs, left = done.stdout.splitlines()
+    assert [run.split()[:2] for run in runs] == [["CONVERGED", "True"]] * 5
+    first, second, third, fourth, fifth = (run.split()[2:] for run in runs)
+    assert len(first) > 0
+    assert first == second == third
+    assert fourth == fifth
+    assert not set(first) & set(fourth)
+    assert left == "0"

@@ -38,7 +38,8 @@ class Dask(Backend):
     ----------
     client : distributed.Client or str, optional
         The client, or a scheduler's address. Default: the current client of the program, if there is one;
-        else a cluster of local processes is made, and stopped with the run.
+        else a cluster of local processes is made, and stopped with the run; or, inside a `with` block, at its
+        end.
     workers : int, optional
         Groups of components that are worked on at once. Default: one for each component.
     blas_threads : int, optional
@@ -72,6 +73,7 @@ class Dask(Backend):
         self.max_restarts, self.patience = max_restarts, patience
         self._given, self._wanted, self._wanted_blas = client, workers, blas_threads
         self._found: Cluster | None = None
+        self._local: Any = None  # the cluster that was made, between the runs of a block
         self._run = ""
         self._link: Link | None = None
         self._mail: queue.SimpleQueue[Answered | News | None] = queue.SimpleQueue()
@@ -91,7 +93,8 @@ class Dask(Backend):
         self.groups = deal(len(loaders), self._wanted, MOST_WORKERS)
         luggage = [pack({i: loaders[i] for i in group}, self.injector) for group in self.groups]
         self._run, self._mail = secrets.token_hex(8), queue.SimpleQueue()
-        cluster = self._found = Cluster(self._given, len(self.groups), self.patience)
+        local, self._local = self._local, None
+        cluster = self._found = Cluster(self._given, len(self.groups), self.patience, local)
         self._link = Link(cluster.client, self._run, self._mail)
         try:
             self._link.open()
@@ -133,13 +136,22 @@ class Dask(Backend):
                 return messages
 
     def close(self) -> None:
+        self._end(keep=False)
+        if self._local is not None:
+            self._local.close()
+            self._local = None
+
+    def release(self) -> None:
+        self._end(keep=True)
+
+    def _end(self, keep: bool) -> None:
         link, self._link = self._link, None
         self._places = []
         seats = {*self._seated, *self._abandoned}
         if link is not None:
             link.close(seat.address for seat in seats)
         if self._found is not None:
-            self._found.close()
+            self._local = self._found.close(keep)
         self._found, self._uneven, self._notices = None, False, []
         self._seated.clear()
         self._abandoned.clear()

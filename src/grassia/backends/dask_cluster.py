@@ -34,6 +34,8 @@ class Cluster:
         So many workers are of use.
     patience : float
         Seconds to do without workers, or without the scheduler.
+    local : distributed.LocalCluster, optional
+        The one that was made for a run before, if one is needed.
 
     Attributes
     ----------
@@ -45,7 +47,7 @@ class Cluster:
         Whether the scheduler does not answer.
     """
 
-    def __init__(self, given: Any, places: int, patience: float) -> None:
+    def __init__(self, given: Any, places: int, patience: float, local: Any = None) -> None:
         self.patience = patience
         self.known: dict[str, Known] = {}
         self.joined: dict[str, float] = {}
@@ -55,7 +57,7 @@ class Cluster:
         self._alone_since: float | None = None
         self._anchors: dict[str, Any] = {}
         self._distributed: Any = require("distributed", "dask")
-        self._local: Any = None
+        self._local: Any = local
         self._own = False
         self.client = self._connect(given, places)
         if getattr(self.client, "asynchronous", False):
@@ -70,12 +72,12 @@ class Cluster:
         if given is None:
             with suppress(ValueError):  # there is no current client
                 return self._distributed.get_client()
-            given = self._local = _local_cluster(self._distributed, min(places, MOST_PROCESSES))
+            given = self._local = _local_cluster(self._distributed, min(places, MOST_PROCESSES), self._local)
         self._own = True
         return kind(given, set_as_default=False)
 
-    def close(self) -> None:
-        """Let go of everything; end what was made here."""
+    def close(self, keep: bool = False) -> Any:
+        """Let go of everything; end what was made here, or give the local cluster to whom it is to `keep`."""
         with suppress(Exception):  # the cluster may be gone
             for future in self._anchors.values():
                 future.release()
@@ -83,8 +85,10 @@ class Cluster:
         if self._own:
             with suppress(Exception):
                 self.client.close()
-        if self._local is not None:
+        if self._local is not None and not keep:
             self._local.close()
+            self._local = None
+        return self._local
 
     # -- who is there ---------------------------------------------------------------------------
 
@@ -193,8 +197,15 @@ class Cluster:
             self._anchors.pop(address).release()
 
 
-def _local_cluster(distributed: Any, workers: int) -> Any:
-    """Processes of this machine that do not import the program's script, so that it needs no guard."""
+def _local_cluster(distributed: Any, workers: int, before: Any) -> Any:
+    """Processes of this machine that do not import the program's script, so that it needs no guard.
+
+    The cluster of a run before serves again if it has as many workers.
+    """
+    if before is not None:
+        if before.status.name == "running" and len(before.scheduler_info["workers"]) >= workers:
+            return before
+        before.close()
     options = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None}
     if os.name != "posix":
         return distributed.LocalCluster(processes=True, **options)
