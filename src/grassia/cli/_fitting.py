@@ -48,7 +48,7 @@ def wrong_width(told: str, width: int, model: Model) -> str:
     """Rows that do not have the features of the model."""
     return (
         f"rows must have the {model.n_features} features of the model; {told} has {width}. "
-        "Choose them with --columns or --drop."
+        "Give those, in the order of the model (of tables, choose them with --columns or --drop)."
     )
 
 

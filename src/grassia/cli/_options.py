@@ -126,7 +126,7 @@ Option = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME=VALUE",
-        help="What else a format can be told: delimiter=';', header=false, missing=mean, n_features=100, ...",
+        help="What else a format can be told: delimiter=';', header=false, n_features=100, ...",
         rich_help_panel=_READING,
     ),
 ]

@@ -47,8 +47,8 @@ _DOUBLE = (1e-8, 1e-6)
 _SINGLE = (1e-5, 1e-4)
 
 _MISSING = (
-    "Input X contains NaN: missing values are an error by default. Fill or drop them, or `fit` with "
-    "missing='mean' to have them replaced by the means of their columns."
+    "Input X contains NaN: missing values are an error by default. Fill or drop them, or make the "
+    "estimator with missing='mean' to have them replaced by the means of their columns."
 )
 _MISSING_IN_STREAM = (
     "Input X contains NaN: partial_fit cannot fill what is missing, since the means of the columns are known "

@@ -42,8 +42,11 @@ def in_words(certificate: Certificate | None, *, goes_on: bool = False) -> list[
     if ratio is not None and certificate.total is not None:
         captured += f" of {certificate.total:.6g} ({100 * ratio:.2f} %)"
     said.append(f"{captured}; the best {k}-space captures no less.")
-    sweeps = "one sweep" if certificate.sweeps == 1 else f"{certificate.sweeps} sweeps"
-    said.append(f"It took {sweeps} in which every worker saw the same iterate.")
+    if certificate.sweeps == 0:
+        said.append("It took no sweep over the data of its own: what it needs was multiplied on the way.")
+    else:
+        sweeps = "one sweep" if certificate.sweeps == 1 else f"{certificate.sweeps} sweeps"
+        said.append(f"It took {sweeps} over the data of all workers.")
     return said
 
 
