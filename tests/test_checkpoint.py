@@ -11,7 +11,7 @@ from scipy.sparse.linalg import aslinearoperator
 
 import grassia
 from grassia import Checkpoint, eigenspace, resume
-from grassia.backends import Simulated
+from grassia.backends import Serial, Simulated
 from interrupted_runs import begun, five_components, stopped_after
 from problems import gaussian_rows
 
@@ -37,6 +37,17 @@ def test_two_runs_do_not_write_into_one_folder(problem, tmp_path):
     assert refused
     assert result.converged
     assert resume(tmp_path, problem.components).converged  # it is free again
+
+
+def test_a_run_that_starts_slowly_does_not_overwrite_one_that_is_over_by_then(problem, tmp_path):
+    class SlowToStart(Serial):
+        def start(self, loaders):
+            super().start(loaders)
+            begun(problem, tmp_path, stop=stopped_after(2))
+
+    with pytest.raises(grassia.InvalidInput, match="holds the checkpoint of a run"):
+        eigenspace(problem.components, 2, checkpoint=tmp_path, backend=SlowToStart())
+    assert resume(tmp_path, problem.components).converged
 
 
 def test_a_resumed_run_is_not_recorded(problem, tmp_path):

@@ -6,6 +6,7 @@ import itertools
 import os
 import signal
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import grassia
 from backend_tasks import COUNT, Post
 from conftest import children
 from grassia.backends import Processes
+from grassia.backends.shared import Slot
 from grassia.data import MatrixLoader
 from grassia.errors import GrassiaError
 from grassia.geometry import projection_distance
@@ -136,3 +138,52 @@ def test_a_run_that_fails_leaves_the_block_usable():
             grassia.eigenspace(good, K, backend=backend, callbacks=stop)
         solved(backend, seed=2)
     assert children() == {}
+
+
+def test_a_block_inside_a_run_ends_nothing_of_it(engine):
+    """Nor does one of another thread: only the run itself releases what it has used."""
+    backend = engine(2)
+
+    def enter(progress):
+        with backend:
+            pass
+
+    with backend:
+        for _ in range(2):
+            solved(backend, callbacks=enter)
+    solved(backend, callbacks=enter)
+
+
+def test_released_twice_is_released(engine):
+    """As when Ctrl-C comes in the middle of the first time."""
+    with engine(2) as backend:
+        Post(backend, [MatrixLoader(np.eye(3)) for _ in range(2)])
+        kept = list(backend._workers) if isinstance(backend, Processes) else []
+        backend.release()
+        for worker in kept:
+            worker.rest()
+        backend.release()
+        solved(backend)
+
+
+def test_a_slot_whose_closing_was_cut_short_can_be_closed():
+    slot = Slot()
+    slot.ensure(100)
+    segment = Path("/dev/shm") / slot.name
+    segment.unlink()
+    slot.close()
+    assert slot.size == 0
+    slot.close()
+
+
+def test_relative_paths_are_those_of_the_program_at_each_run(tmp_path, monkeypatch):
+    for name, scale in (("one", 1.0), ("two", 2.0)):
+        (tmp_path / name).mkdir()
+        np.save(tmp_path / name / "rows.npy", scale * gaussian_rows(100, 6, K, seed=3))
+    values = []
+    with Processes(2) as backend:
+        for name in ("one", "two"):
+            monkeypatch.chdir(tmp_path / name)
+            shards = grassia.from_rows([partial(np.load, "rows.npy")] * 2)
+            values.append(grassia.eigenspace(shards, K, backend=backend, rng=0).values)
+    np.testing.assert_allclose(values[1], 4.0 * values[0], rtol=1e-9)

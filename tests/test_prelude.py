@@ -217,3 +217,23 @@ def test_too_few_features_are_said_when_all_are_open(shards):
     narrow = [shard[:, :2] for shard in shards]
     with pytest.raises(grassia.InvalidInput, match="k=3, n_features=2"):
         solved(narrow, Simulated(straggler(4, 10.0)))
+
+
+@pytest.mark.parametrize("late", ["float32", "float64"])
+def test_what_was_learnt_early_in_single_precision_does_not_spoil_a_run_in_double(late):
+    """One that opens late may forbid single precision, for all."""
+    rng = np.random.default_rng(0)
+    shards = [(rng.standard_normal((200, 20)) * np.linspace(3, 1, 20)).astype("f4") for _ in range(6)]
+    shards[0] = shards[0].astype(late)
+    result = grassia.eigenspace(
+        grassia.from_rows(shards),
+        K,
+        solver="nystrom",
+        tol=1e-10,
+        precision="float32",
+        rng=0,
+        backend=Simulated(straggler(6, 20.0)),
+    )
+    assert result.converged
+    rows = np.vstack([shard.astype("f8") for shard in shards])
+    assert projection_distance(result.vectors, leading_of_rows(rows, K)) < 1e-10

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -337,3 +339,24 @@ def test_answers_of_changing_sizes_arrive_intact(engine):
             good = checksum(reply.arrays) == reply.checksum
             assert good == (ordinal != 4)
             assert close or not good
+
+
+LEFT_AND_BACK = """
+import numpy as np, ray, grassia
+X = np.random.default_rng(0).standard_normal((300, 8)) * np.arange(8, 0, -1)
+start = dict(num_cpus=2, include_dashboard=False, log_to_driver=False)
+ray.init(**start)
+with grassia.backends.Ray() as backend:
+    for _ in range(2):
+        shards = grassia.from_rows(X, n_components=2)
+        print(grassia.eigenspace(shards, 2, solver="krylov", backend=backend, rng=0).status.name)
+        ray.shutdown()
+        ray.init(**start)
+"""
+
+
+def test_actors_of_a_cluster_that_was_left_are_not_asked_on_another(tmp_path):
+    script = tmp_path / "left.py"
+    script.write_text(LEFT_AND_BACK)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=110, cwd="/")
+    assert done.stdout.split() == ["CONVERGED"] * 2, done.stderr

@@ -189,6 +189,7 @@ def eigenspace(
                 recorder.header(header)
             keeper = None if plan is None else keep(plan, server, {**header, "seed": seed, "reason": reason})
             with nullcontext() if keeper is None else closing(keeper):
+                refuse_occupied(plan)  # another run may have been quicker to start, and be over by now
                 result = run(
                     server, engine, callbacks=hooks, time_limit=time_limit, recorder=recorder, keeper=keeper
                 )

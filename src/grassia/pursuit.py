@@ -85,11 +85,13 @@ class Pursuit(Standing):
             raise InvalidInput(f"`k` must satisfy 1 <= k <= n_features; got k={self.k}, n_features={d}.")
         weights, total, positive, noise = moments.finish()
         check_range(abs(total or 0.0))
-        self.single &= moments.single
         if self._prelude is None:
             self._start, beyond = starting_point(self.v0, d, self.k, self.rng)
         else:
             self._start, beyond = self._prelude.start, self._prelude.problem.beyond
+        if self.single and not moments.single:
+            # What was learnt early is in single precision, and one that was late cannot do with it.
+            self.single, self._prelude, self.early_answers = False, None, 0
         self.problem = self._problem(weights, total, positive, noise, beyond)
         if self._resumed is not None:
             snapshot, self._resumed = self._resumed, None

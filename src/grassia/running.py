@@ -21,6 +21,7 @@ from grassia.backends.base import Backend
 from grassia.certificate import Certifier
 from grassia.checkpoint import Checkpoint, Keeper
 from grassia.errors import ExclusionWarning, InvalidInput
+from grassia.interruption import Interrupts
 from grassia.messages import Array
 from grassia.record import encode_array
 from grassia.result import Result, Status
@@ -80,7 +81,13 @@ def in_use(engine: Backend) -> Iterator[None]:
         _in_use.add(engine)
     try:
         with engine:
-            yield
+            try:
+                yield
+            finally:
+                interrupts = Interrupts()  # what is released by half would be in the way of the next run
+                with interrupts, interrupts.held():
+                    if engine.held:
+                        engine.release()
     finally:
         with _in_use_lock:
             _in_use.discard(engine)

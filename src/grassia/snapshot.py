@@ -35,6 +35,7 @@ KEPT = (
     "ignored",
     "withdrawn",
     "hastened",
+    "early_answers",
     "busy_seconds",
     "answers",
     "_start",

@@ -135,10 +135,13 @@ class Backend(ABC):
         trace: TracebackType | None,
     ) -> None:
         self._entered -= 1
-        if self._entered > 0:
-            self.release()
-        else:
+        if self._entered == 0:
             self.close()
+
+    @property
+    def held(self) -> bool:
+        """Whether somebody else is inside of a `with` block, who may have another run."""
+        return self._entered > 1
 
 
 def _made(kind: type[Backend], args: tuple[Any, ...], options: dict[str, Any]) -> Backend:

@@ -7,6 +7,7 @@ import pickle
 import signal
 import sys
 import traceback
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.shared_memory import SharedMemory
@@ -54,6 +55,8 @@ def serve(connection: Connection[Any, Any]) -> None:
             continue
         if isinstance(message, Luggage):
             sys.path += [path for path in message.paths if path not in sys.path]
+            with suppress(OSError):  # it is gone: paths in it lead nowhere in any case
+                os.chdir(message.folder)
             worker, injector, broken = unpacked(message.packed)
             continue
         if isinstance(message, Drop):

@@ -27,9 +27,10 @@ class Rest:
 
 @dataclass(frozen=True, slots=True)
 class Luggage:
-    """The components of another run, pickled, and where the server finds its modules."""
+    """The components of another run, pickled; where the server finds its modules, and where it is itself."""
 
     paths: list[str]
+    folder: str
     packed: bytes
 
 

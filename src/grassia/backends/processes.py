@@ -201,7 +201,7 @@ class _Child:
         self._blas_threads = blas_threads
         self._inbox, self._outbox = Slot(), Slot()
         self._queue: deque[Task] = deque()
-        self._working = False
+        self._working = self._resting = False
         self._process: subprocess.Popen[bytes] | None = None
         self.connection: Connection[Any, Any]
 
@@ -215,8 +215,9 @@ class _Child:
 
     def rest(self) -> None:
         """Drop what it is at, and hold nothing until there is another run."""
-        if not self.alive:
+        if not self.alive or self._resting:
             return
+        self._resting = True
         with suppress(OSError):  # if it died, that is found when it is needed
             self.connection.send(Rest())
         self._queue.clear()
@@ -240,7 +241,8 @@ class _Child:
         self._process, self.connection, self.alive = resting._process, resting.connection, True
         resting.alive = False
         with suppress(OSError):
-            self.connection.send(Luggage([path or os.getcwd() for path in sys.path], self._luggage))
+            paths = [path or os.getcwd() for path in sys.path]
+            self.connection.send(Luggage(paths, os.getcwd(), self._luggage))
         return True
 
     def spawn(self, resting: _Child | None = None) -> None:

@@ -148,9 +148,10 @@ class Ray(Backend):
             concurrency_groups={"ears": 1},
             **{name: value for name, value in options.items() if value is not None},
         )(Actor)
-        if self._rested != self._wanted:
+        asked = (self._wanted, self.ray.get_runtime_context().get_node_id())
+        if self._rested != asked:  # other actors, or those of a cluster that was left
             self._dismiss()
-        self._rested = self._wanted
+        self._rested = asked
         hopeless = self._request.free and not self._feasible()
         if hopeless and _fixed(self.ray):
             raise InvalidInput(self._no_room("no node could hold one"))

@@ -97,10 +97,11 @@ class Slot:
         return {} if self._segment is None else unpack(layout, self._segment)
 
     def close(self) -> None:
-        if self._segment is not None:
-            self._segment.close()
-            self._segment.unlink()
-            self._segment = None
+        segment, self._segment = self._segment, None
+        if segment is not None:
+            segment.close()
+            with suppress(FileNotFoundError):  # closing was cut short before
+                segment.unlink()
 
 
 def packed_size(arrays: Mapping[str, NDArray[Any]]) -> int:
