@@ -237,3 +237,15 @@ def test_what_was_learnt_early_in_single_precision_does_not_spoil_a_run_in_doubl
     assert result.converged
     rows = np.vstack([shard.astype("f8") for shard in shards])
     assert projection_distance(result.vectors, leading_of_rows(rows, K)) < 1e-10
+
+
+def test_a_resumed_run_knows_of_the_answers_before_all_were_open(shards, tmp_path):
+    slow = Simulated(straggler(4, 10.0))
+    first = solved(
+        shards, slow, checkpoint=tmp_path, tol=1e-9, callbacks=lambda progress: progress.version >= 1
+    )
+    assert first.stats["early_answers"] > 0
+    assert not first.converged
+    again = grassia.resume(tmp_path, grassia.from_rows(shards))
+    assert again.converged
+    assert again.stats["early_answers"] == first.stats["early_answers"]
