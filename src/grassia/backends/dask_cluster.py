@@ -200,10 +200,11 @@ class Cluster:
 def _local_cluster(distributed: Any, workers: int, before: Any) -> Any:
     """Processes of this machine that do not import the program's script, so that it needs no guard.
 
-    The cluster of a run before serves again if it has as many workers.
+    The cluster of a run before serves again if it was made with as many workers: some may be yet to come.
     """
     if before is not None:
-        if before.status.name == "running" and len(before.scheduler_info["workers"]) >= workers:
+        there = before.status.name == "running" and bool(before.scheduler_info["workers"])
+        if there and len(before.worker_spec) >= workers:
             return before
         before.close()
     options = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None}
