@@ -199,6 +199,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--engines", nargs="*", default=["ray", "dask"])
     parser.add_argument("--tables", nargs="*", default=["overhead", "straggler", "machines"])
+    parser.add_argument(
+        "--solvers", nargs="*", default=["krylov", "power", "grassia"], help="of the first table"
+    )
     parser.add_argument("--pace", type=float, default=0.1, help="seconds of a task in the second table")
     parser.add_argument("--fresh", action="store_true", help="start the workers in each run")
     chosen = parser.parse_args()
@@ -228,7 +231,7 @@ def measure(chosen: argparse.Namespace, stack: ExitStack) -> None:
     if "overhead" in chosen.tables:
         bench, reference = Bench(), {}
         for _ in range(chosen.repeats):
-            for name in ("krylov", "power", "grassia"):
+            for name in chosen.solvers:
                 for engine in ("processes", *chosen.engines):
                     bench.time(f"{engine}, {name}", run(engine, name))
                     reference[f"{engine}, {name}"] = f"processes, {name}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -107,3 +109,17 @@ def test_an_error_in_another_thread_is_raised():
 
     with pytest.raises(InvalidInput, match="here"):
         tiling.over_rows(work, 10, threads=3)
+
+
+def test_an_error_in_this_thread_waits_for_the_others():
+    done = []
+
+    def work(start, stop):
+        if start == 0:
+            raise InvalidInput("here")
+        time.sleep(0.1)
+        done.append(start)
+
+    with pytest.raises(InvalidInput, match="here"):
+        tiling.over_rows(work, 9, threads=3)
+    assert sorted(done) == [3, 6]

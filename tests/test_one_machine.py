@@ -12,7 +12,6 @@ from grassia.geometry import projection_distance
 from grassia.passes.dense import dense_gram
 from grassia.solvers import Krylov
 from grassia.solvers.columns import Columns
-from grassia.solvers.synchronous import new_block
 
 
 def symmetric(values: np.ndarray, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -94,13 +93,6 @@ def test_growing_leaves_every_older_basis_as_it_was():
     for i, columns in enumerate(grown):
         np.testing.assert_array_equal(columns.matrix, np.hstack([np.zeros((7, 0)), *blocks[:i]]))
     np.testing.assert_array_equal(branch.matrix[:, -1:], -blocks[2])
-
-
-def test_a_known_overlap_changes_no_block():
-    rng = np.random.default_rng(3)
-    basis = np.linalg.qr(rng.standard_normal((50, 12)))[0]
-    X = rng.standard_normal((50, 4))
-    np.testing.assert_allclose(new_block(X, basis, basis.T @ X), new_block(X, basis), atol=1e-13)
 
 
 @pytest.mark.parametrize("single", [False, True])

@@ -28,6 +28,7 @@ import numpy as np
 
 from grassia import geometry
 from grassia._checks import require_count
+from grassia.blocks import spectral_norm
 from grassia.errors import InvalidInput
 from grassia.explored import Explored
 from grassia.messages import Array
@@ -335,7 +336,7 @@ def certify(
 
 def _certificate(explored: Explored, tol: float, total: float | None, sweeps: int) -> Certificate:
     rounding = explored.rounding if explored.d > explored.k else 0.0
-    residual = float(np.linalg.norm(explored.R, 2)) + rounding if explored.d > explored.k else 0.0
+    residual = spectral_norm(explored.R) + rounding if explored.d > explored.k else 0.0
     residual += explored.doubt
     columns = np.linalg.norm(explored.R, axis=0) + rounding + explored.doubts
     values = explored.values
@@ -385,8 +386,8 @@ def _eigenvalue_errors(explored: Explored, residual: float, upper: float) -> Arr
 def _identified(explored: Explored, tol: float, upper: float) -> int:
     values, R, rounding = explored.values, explored.R, explored.rounding
     for j in range(explored.k - 1, 0, -1):
-        head = float(np.linalg.norm(R[:, :j], 2)) + rounding
-        rest = float(np.linalg.norm(R[:, j:], 2)) + rounding
+        head = spectral_norm(R[:, :j]) + rounding
+        rest = spectral_norm(R[:, j:]) + rounding
         inner = float(values[j])
         # The complement of the first j is [[inner, rest], [rest, upper]] in norms.
         outer = (inner + upper) / 2.0 + math.hypot((inner - upper) / 2.0, rest)

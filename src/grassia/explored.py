@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from grassia import geometry
+from grassia.blocks import new_block, spectral_norm
 from grassia.exclusion import Exclusion, shortest
 from grassia.messages import Array
 
@@ -155,7 +156,7 @@ class Explored:
         """
         if self._raw.shape[1] == 0:
             return
-        off = float(np.linalg.norm(self._A_raw - near @ self._raw, 2))
+        off = spectral_norm(self._A_raw - near @ self._raw)
         self._near = next_value + off / shortest(self._raw.shape[1], self._each)
 
     def add_probe(self) -> None:
@@ -195,7 +196,7 @@ class Explored:
         if self.room <= 0 or float(np.linalg.norm(tail)) <= self.rounding:
             return None
         against = np.hstack([self.W, self.Q])
-        block = geometry.orthonormalize(tail, against=against)[:, : self.room]
+        block = new_block(tail, against, tol=None)[:, : self.room]
         return np.ascontiguousarray(block) if block.shape[1] else None
 
     def _outside(self, X: Array) -> Array:
@@ -290,7 +291,7 @@ class Explored:
             return math.inf
         G = self.Q.T @ self.probe
         lost = self.probe - self.Q @ G  # what was dropped when the probe was taken in
-        limit = shortest(self.probe.shape[1], self._each) - float(np.linalg.norm(lost, 2))
+        limit = shortest(self.probe.shape[1], self._each) - spectral_norm(lost)
         floor = high + self.looseness
         room = max(float(self.values[-1]) - floor, 0.0)
         goal = max(floor + 0.02 * room, min(floor + 0.8 * (wanted - floor), floor + 0.5 * room))

@@ -76,7 +76,7 @@ class Pursuit(Standing):
     ) -> Problem:
         largest = max(len(group) for group in self._schedule.groups)
         d, cold = self._moments.n_features, self.v0 is None
-        return Problem(self.n, d, self.k, weights, total, positive, largest, noise, beyond, cold)
+        return Problem(self.n, d, self.k, weights, total, positive, largest, noise, beyond, cold, self.tol)
 
     def _opened(self) -> None:
         moments = self._moments

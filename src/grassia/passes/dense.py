@@ -96,9 +96,8 @@ def _times_block(Vt: NDArray[Any], T: NDArray[Any], z: NDArray[Any]) -> None:
         np.matmul(Vt, T.T, out=z)
         return
     # Fewer than four rows a product would not keep the kernel busy.
-    strips = max(-(-b // _STRIP_COLUMNS), -(-4 * d * b // _SMALL_PRODUCT))
-    width = -(-b // strips)
-    step = min(_SMALL_PRODUCT // (d * width), _SMALL_RESULT // width, n)
+    width = _even(b, min(_STRIP_COLUMNS, _SMALL_PRODUCT // (4 * d)), 4)
+    step = min(_whole(min(_SMALL_PRODUCT // (d * width), _SMALL_RESULT // width), 8), n)
     whole = n - n % step
     tiles = T[:whole].reshape(-1, step, d).transpose(0, 2, 1)
     for i in range(0, b, width):
@@ -111,15 +110,40 @@ def _times_block(Vt: NDArray[Any], T: NDArray[Any], z: NDArray[Any]) -> None:
 def _times_tile(z: NDArray[Any], T: NDArray[Any], out: NDArray[Any]) -> None:
     """``out = z T``, in one call to numpy that makes many small products where those are cheap."""
     b, (n, d) = len(z), T.shape
-    step = min(d, _SMALL_PRODUCT // (n * b) // 16 * 16)
-    if not tiling.small_products() or step == 0:
+    width = _even(b, _STRIP_COLUMNS, 4)
+    most = _SMALL_PRODUCT // (n * width) // 16 * 16
+    if not tiling.small_products() or most == 0:
         np.matmul(z, T, out=out)
         return
+    step = _even(d, most, 16)
     whole = d - d % step
-    strips = T[:, :whole].reshape(n, -1, step).transpose(1, 0, 2)
-    np.matmul(z, strips, out=out[:, :whole].reshape(b, -1, step).transpose(1, 0, 2))
-    if whole < d:
-        np.matmul(z, T[:, whole:], out=out[:, whole:])
+    tiles = T[:, :whole].reshape(n, -1, step).transpose(1, 0, 2)
+    for i in range(0, b, width):
+        zi, part = z[i : i + width], out[i : i + width]
+        np.matmul(zi, tiles, out=part[:, :whole].reshape(len(zi), -1, step).transpose(1, 0, 2))
+        if whole < d:
+            np.matmul(zi, T[:, whole:], out=part[:, whole:])
+
+
+def _even(size: int, most: int, multiple: int) -> int:
+    """The size of strips that share `size` evenly, none larger than `most`; a whole multiple, if it fits.
+
+    Kernels work on so many numbers at once: a remainder costs as much as a whole one.
+
+    >>> _even(68, 24, 4), _even(50, 24, 4), _even(7, 24, 4), _even(5, 3, 4)
+    (24, 20, 7, 3)
+    """
+    share = -(-size // -(-size // most))
+    return min(size, most, -(-share // multiple) * multiple)
+
+
+def _whole(size: int, multiple: int) -> int:
+    """`size`, down to a whole multiple if there is one.
+
+    >>> _whole(43, 8), _whole(5, 8)
+    (40, 5)
+    """
+    return size // multiple * multiple or size
 
 
 def dense_gram(

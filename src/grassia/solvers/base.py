@@ -21,7 +21,8 @@ class Problem:
     `weights` sum to one; `total` is the exact trace of A where it is known; `positive` says that A is known
     to be positive semidefinite; `largest_group` is the most components that share one worker; `noise` is how
     far products may be off beyond rounding at the size of A; `beyond` are orthonormal directions to follow
-    beside the start, where the user has given more than k; `cold` says that the start is random.
+    beside the start, where the user has given more than k; `cold` says that the start is random; `tol` is the
+    sine asked for, 0 where nobody has said.
     """
 
     n: int
@@ -34,6 +35,7 @@ class Problem:
     noise: float = 0.0
     beyond: Array | None = None
     cold: bool = False
+    tol: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

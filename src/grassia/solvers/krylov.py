@@ -21,6 +21,7 @@ server O(d b p + p^3), now and then O(d p^2) for a restart. Memory: 2 d p number
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -29,11 +30,12 @@ from scipy.linalg import eigh
 
 from grassia import geometry
 from grassia._checks import require_count
+from grassia.blocks import new_block
 from grassia.errors import InvalidInput
 from grassia.messages import Array
 from grassia.solvers.base import Problem
 from grassia.solvers.columns import Columns
-from grassia.solvers.synchronous import State, Synchronous, new_block, polished, residual_and_gap, widened
+from grassia.solvers.synchronous import State, Synchronous, polished, residual_and_gap, widened
 
 NARROW = 8  # columns of a block on one machine: a product with fewer is bound by reading the data
 MORE = 32  # Ritz vectors after the cut that a certificate is told of; more would cost and gain nothing
@@ -43,13 +45,15 @@ MORE = 32  # Ritz vectors after the cut that a certificate is told of; more woul
 class Basis:
     """An orthonormal basis `Q`, its products `Y = A Q` and `H = Q'Y`.
 
-    `again` says that the block being asked is the iterate itself, to begin anew from.
+    `again` says that the block being asked is the iterate itself, to begin anew from. `formed` are the last
+    two rounds in which Ritz vectors were formed, each with the sine that their residual spoke for.
     """
 
     columns: Columns
     products: Columns
     H: Array
     again: bool = False
+    formed: tuple[tuple[int, float], ...] = ()
 
     @classmethod
     def of(cls, Q: Array, Y: Array) -> Basis:
@@ -70,7 +74,7 @@ class Basis:
         beside = columns.matrix.T @ product
         H = np.empty((p + b, p + b))
         H[:p, :p], H[:, p:], H[p:, :p] = self.H, beside, beside[:p].T
-        return Basis(columns, products, H)
+        return Basis(columns, products, H, formed=self.formed)
 
     def ritz(self, count: int) -> tuple[Array, Array]:
         """So many leading Ritz values, descending, and the rotation to their vectors."""
@@ -86,7 +90,7 @@ class Basis:
 
     def turned(self, turn: Array) -> Basis:
         """The basis of the columns of `Q @ turn`."""
-        return Basis.of(*polished(self.Q @ turn, self.Y @ turn))
+        return replace(Basis.of(*polished(self.Q @ turn, self.Y @ turn)), formed=self.formed)
 
 
 @dataclass(frozen=True)
@@ -190,10 +194,10 @@ class Krylov(Synchronous[Basis]):
             asked = widened(basis.Q, p + width, [state.seed, state.round.number])[:, p:]
         full = p + asked.shape[1] > self.columns(problem)
         # Beside a narrow block Ritz vectors are not cheap. No small basis holds good ones, and in a large one
-        # they can wait until it has grown by half of k.
-        rounds = max(1, k // (2 * block.shape[1]))
+        # they can wait until it has grown by half of k, unless they are about to be good enough.
+        number = state.round.number
         small = problem.n == 1 and problem.cold and p < min(3 * k, d)
-        early = small or state.round.number % rounds > 0
+        early = small or number < due(basis.formed, problem.tol, max(1, k // (2 * block.shape[1])))
         if p < k or (early and not full and asked.shape[1]):
             return replace(state, method=basis), asked
         values, turn = basis.ritz(k + 1)
@@ -204,6 +208,8 @@ class Krylov(Synchronous[Basis]):
             basis = basis.turned(basis.ritz(self._kept(problem, asked.shape[1]))[1])
         after = float(values[k]) if len(values) > k else None
         residual, gap = residual_and_gap(W, AW, values[:k], after)
+        sine = residual / gap if gap is not None and gap > 0.0 else math.inf
+        basis = replace(basis, formed=(*basis.formed[-1:], (number, sine)))
         found = replace(state, W=W, product=AW, residual=residual, values=values[:k], gap=gap, after=after)
         return replace(found, method=basis), asked
 
@@ -220,3 +226,21 @@ class Krylov(Synchronous[Basis]):
         """How many Ritz vectors survive a restart: half of the room, but the wanted ones at least."""
         room = self.columns(problem) - coming
         return max(problem.k, min(room, max(problem.k, self.block_width(problem)) + room // 2))
+
+
+def due(formed: tuple[tuple[int, float], ...], tol: float, most: int) -> int:
+    """The round in which to form Ritz vectors next, `most` rounds after the last ones or before.
+
+    Sines fall by a steady factor, or faster: the rounds that are left are no more than the last two tell.
+
+    >>> due((), 1e-6, 3), due(((4, 1e-1),), 1e-6, 3), due(((4, 1e-1), (7, 1e-4)), 1e-6, 3)
+    (0, 7, 9)
+    """
+    if not formed:
+        return 0
+    (before, worse), (last, sine) = formed[0], formed[-1]
+    goal = 0.7 * tol  # where `Proposals` has it certified
+    if not (0.0 < goal < sine < worse < math.inf):
+        return last + most
+    left = math.log(sine / goal) / math.log(worse / sine) * (last - before)
+    return last + min(most, max(1, int(left)))

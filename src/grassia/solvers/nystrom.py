@@ -25,12 +25,13 @@ from numpy.typing import NDArray
 
 from grassia import geometry
 from grassia._checks import require_count, require_positive
+from grassia.blocks import spectral_norm
 from grassia.components import Component
 from grassia.errors import InvalidInput
 from grassia.messages import Array, Query
 from grassia.solvers.base import Arrival, Problem, Solver
 from grassia.solvers.prior import Prior
-from grassia.solvers.surrogate import Surrogate, spectral_norm
+from grassia.solvers.surrogate import Surrogate
 from grassia.spectrum import lanczos_spread
 from grassia.worker import Answer, Cache, finite_product, procedure
 

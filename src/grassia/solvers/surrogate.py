@@ -418,15 +418,6 @@ def symmetric(M: Array) -> Array:
     return np.asarray(M + M.T) / 2.0
 
 
-def spectral_norm(X: Array) -> float:
-    """Largest singular value of a thin matrix; its Gram matrix is far cheaper than an SVD and serves."""
-    peak = float(np.max(np.abs(X), initial=0.0))
-    if peak == 0.0:
-        return 0.0
-    X = X / peak
-    return peak * math.sqrt(max(0.0, float(np.linalg.eigvalsh(X.T @ X)[-1])))
-
-
 def lacking(values: Array) -> float:
     """By how much a matrix of these eigenvalues should be lifted to be positive; 0 where it is."""
     low, high = float(values[0]), float(values[-1])

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from grassia import geometry
+from grassia.blocks import spectral_norm
 from grassia.ends import Ends, Interval
 from grassia.messages import Array
 from grassia.solvers.base import Problem
@@ -89,7 +90,7 @@ class Ritz:
         size = float(np.max(np.linalg.norm(product, axis=0)))
         rounding = 4.0 * float(np.finfo(np.float64).eps) * math.sqrt(d * k) * size + noise
         R = product @ turn - (W @ turn) * values
-        return cls(values, float(np.linalg.norm(R, 2)) + rounding, rounding)
+        return cls(values, spectral_norm(R) + rounding, rounding)
 
     @property
     def cut(self) -> float:

@@ -13,16 +13,12 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 import numpy as np
-from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
 from grassia import geometry
 from grassia.messages import Array, Query
 from grassia.solvers.base import Arrival, Problem, Solver
 
 MethodT = TypeVar("MethodT")
-
-# Of a new block a direction is kept down to this part of its length: below is nothing but rounding.
-DROP = 1e-14
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,32 +170,6 @@ def polished(Q: Array, Y: Array) -> tuple[Array, Array]:
     """
     turn = 1.5 * np.eye(Q.shape[1]) - 0.5 * (Q.T @ Q)
     return Q @ turn, Y @ turn
-
-
-def new_block(X: Array, basis: Array, overlap: Array | None = None) -> Array:
-    """An orthonormal basis of what `X` has outside span(basis), as `geometry.orthonormalize` gives it.
-
-    The ordinary case, a block that is far from dependent, is done here by projections and Cholesky
-    decompositions of its Gram matrix, each time what the time before has left of either. `overlap` is
-    `basis' X`, where that is known.
-    """
-    given, size = X, float(np.linalg.norm(X))
-    for _ in range(3):
-        X = X - basis @ (basis.T @ X if overlap is None else overlap)
-        overlap = None
-        gram = X.T @ X
-        try:
-            lower = cholesky(gram, lower=True, check_finite=False)
-        except LinAlgError:
-            break
-        pivots = np.diagonal(lower)
-        if not pivots.min() > 1e-5 * max(size, float(pivots.max())):
-            break
-        X = solve_triangular(lower, X.T, lower=True, check_finite=False).T
-        if np.linalg.norm(gram - np.eye(len(gram))) < 1e-7:  # it was nearly so before: now it is
-            return np.ascontiguousarray(X)
-        size = 1.0
-    return np.asarray(geometry.orthonormalize(given, against=basis, tol=DROP))
 
 
 def residual_norm(W: Array, product: Array, values: Array) -> float:
