@@ -237,6 +237,26 @@ def test_known_products_that_are_wrong_do_no_harm(error):
     assert certificate.converged
 
 
+def test_poor_directions_cost_no_sweeps():
+    """They belong to no Krylov space of the probe: their own residuals have to be followed, too."""
+    rng = np.random.default_rng(1)
+    d, k = 600, 20
+    values = 1.0 / np.arange(1, d + 1)
+    values[k:] *= 0.985
+    A = matrix(values, rng)
+    W = np.linalg.eigh(A)[1][:, ::-1][:, :k]
+    X = rng.standard_normal((d, 32))
+    for _ in range(2):
+        X = A @ X
+        X = np.linalg.qr(X - W @ (W.T @ X))[0]
+    without = drive(A, [W], 1e-6, np.random.default_rng(0)).certificate
+    beside = drive(A, [W], 1e-6, np.random.default_rng(0), known=(X, A @ X)).certificate
+    assert without.converged
+    assert beside.converged
+    assert beside.sweeps < without.sweeps
+    assert beside.next_value.value >= values[k]
+
+
 def random_problem(seed: int):
     rng = np.random.default_rng(seed)
     kind = (*KINDS, "heterogeneous")[seed % (len(KINDS) + 1)]

@@ -11,6 +11,7 @@ from grassia.explored import Explored
 from grassia.geometry import projection_distance
 from grassia.passes.dense import dense_gram
 from grassia.solvers import Krylov
+from grassia.solvers.base import Arrival, Problem
 from grassia.solvers.columns import Columns
 
 
@@ -53,6 +54,34 @@ def test_fewer_products_do_with_narrow_blocks():
         width = 8 if name == "narrow" else 42
         columns[name] = width * result.stats["answers"][0]
     assert columns["narrow"] < 0.6 * columns["wide"]
+
+
+def test_ritz_vectors_are_formed_when_they_are_about_to_be_good_enough():
+    """With k = 48 and blocks of 8 they may wait for three rounds, but not once the end is near."""
+    A, U = symmetric(1.0 / np.arange(1, 501))
+    result = grassia.eigenspace([A], 48, solver=Krylov(), rng=0, tol=1e-6)
+    assert result.converged
+    assert projection_distance(result.vectors, U[:, :48]) <= 1e-6
+    told = np.diff([point["passes"] for point in result.history])
+    assert told.max() == 3.0
+    assert told[-1] < 3.0
+
+
+def test_directions_outlive_products_that_were_not_precise_enough():
+    A, U = symmetric(1.0 / np.arange(1, 201))
+    solver = Krylov()
+    state = solver.init(Problem(1, 200, 5, np.ones(1), None, True, cold=True), U[:, 100:105], 0)
+    for version in range(8):
+        arrays = {"product": A @ solver.ask(state, 0).arrays["block"]}
+        state = solver.tell(state, [Arrival(0, version, 0, arrays, {})])
+    directions, _ = solver.known(state)
+    W = solver.subspace(state)
+    begun = solver.anew(state, W)
+    block = solver.ask(begun, 0).arrays["block"]
+    np.testing.assert_allclose(block.T @ block, np.eye(block.shape[1]), atol=1e-13)
+    for kept in (W, directions[:, :10]):
+        np.testing.assert_allclose(block @ (block.T @ kept), kept, atol=1e-12)
+    assert solver.residual(begun) is None  # nothing is known of A any more
 
 
 @pytest.mark.parametrize("copies", [9, 12, 20])

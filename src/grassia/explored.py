@@ -33,6 +33,9 @@ from grassia.messages import Array
 _NEW = 1e-2
 # Products that were known before are of use if they are off by no more than this part of the eigenvalues.
 _GOOD = 1e-3
+# Ritz vectors that are led on beside the probe's blocks, and the part of A's size at which they are settled.
+_LED = 4
+_SETTLED = 1e-10
 # Numbers of the tail that are worked out at a time.
 _TAIL_NUMBERS = 1 << 19
 
@@ -87,6 +90,7 @@ class Explored:
         self._T = np.zeros((0, 0))
         self._slack = 0.0  # how far products that were known before can be off
         self._last = 0  # columns of the block explored last, from which the next one follows
+        self._mixed = False  # whether other directions than the probe's are explored
         self._near = math.inf  # the eigenvalue after the cut is no larger, with the confidence
         self.doubt, self.doubts = self._doubts(W, AW) if claimed else (0.0, np.zeros(self.k))
 
@@ -94,6 +98,7 @@ class Explored:
 
     def add(self, X: Array, AX: Array) -> None:
         """Take directions whose products are known, as far as they are new."""
+        self._mixed |= X is not self._raw and X.shape[1] > 0
         # How much of the products of W and Q goes into those of the new directions, with their errors.
         share = np.zeros((self.k + self.Q.shape[1], X.shape[1]))
         for _ in range(2):
@@ -193,11 +198,25 @@ class Explored:
         """The next Krylov block, or None when there is nothing left to explore."""
         last = slice(self.Q.shape[1] - self._last, None)
         tail = self._outside(self.AQ[:, last] - self.W @ self._inside[:, last])
+        if self._mixed and self._last < 3 * self._raw.shape[1]:  # they are followed in turn, so blocks grow
+            tail = np.hstack([tail, self._led(float(np.linalg.norm(tail)))])
         if self.room <= 0 or float(np.linalg.norm(tail)) <= self.rounding:
             return None
         against = np.hstack([self.W, self.Q])
         block = new_block(tail, against, tol=None)[:, : self.room]
         return np.ascontiguousarray(block) if block.shape[1] else None
+
+    def _led(self, size: float) -> Array:
+        """Residuals of the leading Ritz vectors, as far as they are not rounding, each as long as `size`.
+
+        Where directions were taken that belong to no Krylov space of the probe, neither do the Ritz vectors
+        that lean on them: blocks of the probe alone would make those better by chance only.
+        """
+        turn = np.linalg.eigh(self._T)[1][:, -_LED:]
+        residuals = self._outside(self.AQ @ turn - self.W @ (self._inside @ turn))
+        lengths = np.linalg.norm(residuals, axis=0)
+        counts = lengths > _SETTLED * self.scale
+        return np.asarray(residuals[:, counts] * (size / lengths[counts]))
 
     def _outside(self, X: Array) -> Array:
         for _ in range(2):

@@ -33,7 +33,7 @@ from grassia.data import (
 from grassia.data.blocks import BLOCK_BYTES
 from grassia.data.mapped import _SMALL_FILE
 from grassia.passes.dense import SMALL_GRAM
-from grassia.passes.tiling import BUFFER_BYTES, dense_tile_rows, exact_in_single
+from grassia.passes.tiling import BUFFER_BYTES, dense_tile_rows, exact_in_single, product_tile_rows
 from grassia.solvers import Covariance, Krylov, Nystrom, Solver
 from grassia.solvers.base import Problem
 from grassia.solvers.krylov import MORE
@@ -203,6 +203,7 @@ def _buffers(extent: Extent, solver: Solver[Any], d: int, b: int, threads: int, 
         share = threads if d * d <= SMALL_GRAM else 1
         rows = min(m, max(1, min(4096, BUFFER_BYTES // (item * d))))
         return max(share * (d * d * (NUMBER + item) + rows * d * item), moments)
+    tile = min(m, product_tile_rows(d, b, threads))
     product = threads * (b * d * (NUMBER + item) + tile * (b + d) * item) + 5.0 * NUMBER * b * d
     return max(product, moments)
 

@@ -50,7 +50,7 @@ class BlockedRows(Component):
         Whether blocks are lists of `sparse.sparse_tiles`, not arrays.
     center : bool
     tile_rows : int, optional
-        Rows multiplied at a time; by default chosen from the sizes, see `tiling.dense_tile_rows`.
+        Rows multiplied at a time; by default chosen from the sizes, see `tiling.product_tile_rows`.
     """
 
     def __init__(
@@ -156,13 +156,13 @@ class BlockedRows(Component):
         mean = self._mean()
         if self._sparse:
             return self._mean_over_blocks(lambda tiles: sparse_gram_product(tiles, V, mean))
-        tile, explicit = self._dense_tile(), self._explicit
+        tile, explicit = self._tile_rows, self._explicit
         return self._mean_over_blocks(
             lambda X: dense_gram_product(X, V, mean, tile_rows=tile, explicit=explicit)
         )
 
     def _product_single(self, V: Float) -> Float:
-        tile, explicit = self._dense_tile(), self._explicit_single
+        tile, explicit = self._tile_rows, self._explicit_single
         mean = self._mean()
         return self._mean_over_blocks(
             lambda X: dense_gram_product(X, V, mean, tile_rows=tile, explicit=explicit, single=True)
@@ -200,7 +200,7 @@ class RowsComponent(BlockedRows):
         Any real dtype. Sparse rows are kept as CSR and centred by algebra, never filled in.
     center : bool, default True
     tile_rows : int, optional
-        Rows multiplied at a time; by default chosen from the sizes, see `tiling.dense_tile_rows`.
+        Rows multiplied at a time; by default chosen from the sizes, see `tiling.product_tile_rows`.
 
     Notes
     -----

@@ -31,7 +31,13 @@ _THREAD_FLOPS = 100_000_000
 
 
 def dense_gram_product(
-    X: NDArray[Any], V: Float, mean: Float | None, *, tile_rows: int, explicit: bool, single: bool = False
+    X: NDArray[Any],
+    V: Float,
+    mean: Float | None,
+    *,
+    explicit: bool,
+    tile_rows: int | None = None,
+    single: bool = False,
 ) -> Float:
     """``(X - 1 mean^T)^T (X - 1 mean^T) V`` with one read of `X`; `mean` None means zero.
 
@@ -40,7 +46,8 @@ def dense_gram_product(
     ``Z = X V - 1 (mean^T V)``, and tiles are copied only if BLAS cannot use them where they lie.
     With `single` a tile is multiplied in float32; the sum over tiles is in float64 all the same.
 
-    Cost: ``4 m d b`` flops; ``tile_rows * (d + b) + 2 d b`` numbers of working memory a thread.
+    Cost: ``4 m d b`` flops; ``tile_rows * (d + b) + 2 d b`` numbers of working memory a thread. By default
+    tiles are those of `tiling.product_tile_rows`.
     """
     m, d = X.shape
     b = V.shape[1]
@@ -54,9 +61,12 @@ def dense_gram_product(
     shift = (mean @ block).astype(dtype)[:, None] if mean is not None and not explicit else None
     copied = explicit or not tiling.usable_in_place(X, dtype)
     check = checker()
+    threads = tiling.threads_for(4.0 * m * d * b, _THREAD_FLOPS)
+    # In single precision a sum over a tile loses the more digits, the taller the tile is.
+    most = tile_rows or tiling.product_tile_rows(d, b, 1 if single else threads, copied)
 
     def over(start: int, stop: int) -> tuple[Float, Float]:
-        rows = min(tile_rows, stop - start)
+        rows = min(most, stop - start)
         # The sum is kept transposed: (b x t)(t x d) walks the tile along its rows, which is faster.
         out, part = np.zeros((b, d)), np.empty((b, d), dtype)
         Z = np.empty((b, rows), dtype)
@@ -76,7 +86,7 @@ def dense_gram_product(
             out += part
         return out, total
 
-    found = tiling.over_rows(over, m, tiling.threads_for(4.0 * m * d * b, _THREAD_FLOPS))
+    found = tiling.over_rows(over, m, threads)
     out, total = found[0]
     for other_out, other_total in found[1:]:
         out += other_out

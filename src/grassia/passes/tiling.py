@@ -22,6 +22,7 @@ __all__ = [
     "dense_tile_rows",
     "exact_in_single",
     "over_rows",
+    "product_tile_rows",
     "single_block",
     "single_in_range",
     "small_products",
@@ -38,6 +39,8 @@ Part = TypeVar("Part")
 _CORES_WITH_SMALL_PRODUCTS = {"SkylakeX", "Cooperlake", "SapphireRapids"}
 
 _CACHE_BYTES = 2 << 20
+# Products of so many numbers keep a thread busy while another one needs the interpreter between its own.
+_APART = 4_000_000
 #: The largest tile.
 BUFFER_BYTES = 32 << 20
 
@@ -110,6 +113,25 @@ def dense_tile_rows(n_features: int) -> int:
     if not small_products():
         rows *= 4
     return max(1, min(rows, BUFFER_BYTES // row_bytes))
+
+
+def product_tile_rows(n_features: int, columns: int, threads: int, copied: bool = True) -> int:
+    """Rows per tile for products of dense rows with so many columns, on threads of ours.
+
+    Between two tiles a thread needs the interpreter, which one has at a time: the more threads there are, the
+    longer each must do without, also where its tile leaves the cache for that. Copies of tiles take 32 MiB
+    together, unless they are those of `dense_tile_rows`.
+
+    Examples
+    --------
+    >>> product_tile_rows(3000, 8, 1) == dense_tile_rows(3000)
+    True
+    """
+    rows = dense_tile_rows(n_features)
+    apart = (threads - 1) * _APART // (n_features * max(1, columns))
+    if copied:
+        apart = min(apart, BUFFER_BYTES // (8 * n_features * threads))
+    return max(rows, apart)
 
 
 def exact_in_single(dtype: np.dtype[Any]) -> bool:

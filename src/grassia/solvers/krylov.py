@@ -35,7 +35,7 @@ from grassia.errors import InvalidInput
 from grassia.messages import Array
 from grassia.solvers.base import Problem
 from grassia.solvers.columns import Columns
-from grassia.solvers.synchronous import State, Synchronous, polished, residual_and_gap, widened
+from grassia.solvers.synchronous import Round, State, Synchronous, polished, residual_and_gap, widened
 
 NARROW = 8  # columns of a block on one machine: a product with fewer is bound by reading the data
 MORE = 32  # Ritz vectors after the cut that a certificate is told of; more would cost and gain nothing
@@ -212,6 +212,16 @@ class Krylov(Synchronous[Basis]):
         basis = replace(basis, formed=(*basis.formed[-1:], (number, sine)))
         found = replace(state, W=W, product=AW, residual=residual, values=values[:k], gap=gap, after=after)
         return replace(found, method=basis), asked
+
+    def anew(self, state: State[Basis], W: Array) -> State[Basis]:
+        # The products were not precise enough, but the directions are good: a certificate will want some of
+        # those after the cut, too.
+        known = self.known(state)
+        begun = self.restart(state, W)
+        if known is None:
+            return begun
+        block, method = self._first(replace(begun.problem, beyond=known[0]), W, begun.seed)
+        return replace(begun, round=Round.of(block, begun.problem.n, begun.round.number), method=method)
 
     def known(self, state: State[Basis]) -> tuple[Array, Array] | None:
         basis, k = state.method, state.problem.k
