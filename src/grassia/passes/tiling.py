@@ -60,8 +60,8 @@ def threads_for(work: float, each: float) -> int:
 def over_rows(work: Callable[[int, int], Part], n_rows: int, threads: int) -> list[Part]:
     """``work(start, stop)`` over equal ranges of rows, a thread for each; results in their order.
 
-    Threads are made anew for each pass: a new one starts on an idle core, where one that was kept is often
-    woken on that of its caller and shares it for a while. A thread costs a tenth of a millisecond.
+    Threads are made anew for each pass: that costs a tenth of a millisecond each, and runs with threads that
+    were kept took no less time.
     """
     bounds = [n_rows * i // threads for i in range(threads + 1)]
     others = [_Share(work, a, b) for a, b in pairwise(bounds[1:])]
