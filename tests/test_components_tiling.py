@@ -96,6 +96,16 @@ def test_any_number_of_threads_and_any_blas_give_the_same_product(
         assert 0.0 < error < 4 * EPS32 * norm(D @ D.T) / m * np.linalg.norm(V)
 
 
+@pytest.mark.parametrize("threads", [1, 2, 4, 16, 64])
+@pytest.mark.parametrize("d", [10, 784, 3072, 100_000])
+def test_copies_of_taller_tiles_stay_within_their_memory_together(threads, d):
+    usual = tiling.dense_tile_rows(d)
+    rows = tiling.product_tile_rows(d, 8, threads)
+    assert rows >= usual
+    assert rows == usual or threads * rows * d * 8 <= 32 << 20
+    assert tiling.product_tile_rows(d, 8, threads, copied=False) >= rows
+
+
 def test_small_work_is_not_spread_over_threads_and_large_work_over_no_more_than_blas_has():
     assert tiling.threads_for(1.0, each=10.0) == 1
     with threadpool_limits(1):

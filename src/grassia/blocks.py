@@ -11,7 +11,7 @@ from scipy.linalg.blas import dtrsm
 from grassia import geometry
 from grassia.messages import Array
 
-__all__ = ["new_block", "spectral_norm"]
+__all__ = ["DROP", "new_block", "spectral_norm"]
 
 # Of a new block a direction is kept down to this part of its length: below is nothing but rounding.
 DROP = 1e-14

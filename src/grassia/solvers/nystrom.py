@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from grassia import geometry
 from grassia._checks import require_count, require_positive
-from grassia.blocks import spectral_norm
+from grassia.blocks import DROP, spectral_norm
 from grassia.components import Component
 from grassia.errors import InvalidInput
 from grassia.messages import Array, Query
@@ -35,7 +35,6 @@ from grassia.solvers.surrogate import Surrogate
 from grassia.spectrum import lanczos_spread
 from grassia.worker import Answer, Cache, finite_product, procedure
 
-DROP = 1e-14  # what is left of a direction below this is rounding
 RANK = 3  # columns of the prior for each one kept of a component: it must know more than any of them
 SETTLED = 1e-10  # a residual this small beside the eigenvalues leaves the prior nothing but rounding to say
 RISE = 1e-13  # a rise of the captured variance by less, relatively, is rounding
