@@ -31,11 +31,14 @@ def ray_cluster() -> Any:
     return ray
 
 
+DASK_WORKERS = 4
+
+
 @cache
 def dask_client() -> Any:
     """The same."""
     distributed = pytest.importorskip("distributed")
-    cluster = distributed.LocalCluster(n_workers=4, threads_per_worker=1, dashboard_address=None)
+    cluster = distributed.LocalCluster(n_workers=DASK_WORKERS, threads_per_worker=1, dashboard_address=None)
     client = distributed.Client(cluster)
     atexit.register(cluster.close)
     atexit.register(client.close)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from backend_tasks import Post, loaders
-from conftest import dask_client, eventually
+from conftest import DASK_WORKERS, dask_client, eventually
 from grassia.backends.dask import Dask
 
 WHERE = "dask_runs:where"
@@ -47,17 +47,26 @@ def stall(component, cache, query):
 
 
 def full_client() -> Any:
-    """A client of the session's cluster, with all of its workers."""
+    """A client of the session's cluster, with all of its workers.
+
+    A cluster gives up a worker that does not come back within 15 s of its death, and has one fewer from then
+    on unless it is asked for it again.
+    """
     found = dask_client()
-    assert eventually(lambda: all_there(found))
+
+    def complete():
+        found.cluster.scale(DASK_WORKERS)
+        return all_there(found)
+
+    assert eventually(complete)
     return found
 
 
 def all_there(client):
     """Whether the workers are there again, and known to their nannies: else a death goes unnoticed."""
-    nannies = client.cluster.workers.values()
-    running = all(nanny.status.name == "running" for nanny in nannies)
-    return running and len(client.scheduler_info(n_workers=-1)["workers"]) == len(nannies)
+    nannies = list(client.cluster.workers.values())
+    there = len(client.scheduler_info(n_workers=-1)["workers"])
+    return there == len(nannies) == DASK_WORKERS and all(one.status.name == "running" for one in nannies)
 
 
 @contextmanager
