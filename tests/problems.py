@@ -12,6 +12,13 @@ import grassia
 from grassia import datasets
 
 
+def symmetric(values: np.ndarray, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """A matrix with these eigenvalues, descending, and its eigenvectors."""
+    rng = np.random.default_rng(seed)
+    U = np.linalg.qr(rng.standard_normal((len(values), len(values))))[0]
+    return (U * values) @ U.T, U
+
+
 @dataclass(frozen=True)
 class Dense:
     """Symmetric components, held densely, and what dense eigh says of their sum."""

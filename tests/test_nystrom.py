@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from sklearn.exceptions import ConvergenceWarning
 
 import grassia
+from certificate_oracles import check, random_problem
 from grassia import datasets
 from grassia.backends import Processes, Serial, Simulated, Threads
 from grassia.backends.service import Fixed, LogNormal, Pareto, speeds, straggler
@@ -23,7 +24,6 @@ from grassia.solvers.nystrom import HEADSTART
 from grassia.solvers.surrogate import Surrogate, ordered_basis
 from grassia.worker import Worker
 from problems import Dense, gaussian_rows, heterogeneous, leading_of_rows
-from test_certificate import check, random_problem
 from test_steps import PROBLEMS, WORLDS
 
 

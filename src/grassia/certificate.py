@@ -13,9 +13,9 @@ The reasoning. Let `W` be frozen, `H = W'AW` with eigenvalues `theta_1 >= ... >=
   root of the sum of squares of `||r_j|| / (theta_j - u)` over the Ritz vectors, if that is less, and
   `lambda_i <= theta_i + 2 ||R||^2 / (h + sqrt(h^2 + 4 ||R||^2))`, `h = theta_i - u` (Li-Li).
 
-So everything hangs on an upper bound of `mu`: `grassia.explored` has three of them, two rigorous and one that
-holds with a stated confidence. The smallest counts. All are subject to rounding, for which an explicit
-allowance is added.
+So everything hangs on an upper bound of `mu`: `grassia.explored` has several, some rigorous, others that hold
+with a stated confidence. The smallest counts. Where directions after the cut are known well the sine has a
+sharper bound, see `grassia.apart`. All are subject to rounding, for which an explicit allowance is added.
 """
 
 from __future__ import annotations
@@ -152,16 +152,16 @@ class Certificate:
 class Outcome:
     """A certificate with what it was made from.
 
-    `choice` says which candidate was best; `W` is it, turned to Ritz vectors; `product` is `A W`;
-    `explored` is the best k-space inside everything the sweeps explored (an escape from a wrong
-    invariant subspace; `W` itself where it is certified), with `explored_captured` its captured variance.
+    `choice` says which candidate was best; `W` is it, turned to Ritz vectors; `answer` is what to give for
+    it, see `_answer`; `explored` is the best k-space inside everything the sweeps explored (an escape from
+    a wrong invariant subspace; `W` itself where it is certified), with `explored_captured` its variance.
     `gap_upper` bounds the eigengap from above, as trustworthy as the certificate's `next_value` is.
     """
 
     certificate: Certificate
     choice: int
     W: Array
-    product: Array
+    answer: Array
     explored: Array
     explored_captured: float
     gap_upper: float
@@ -212,6 +212,7 @@ def certify(
     beside: Array | None = None,
     known: tuple[Array, Array] | None = None,
     claimed: Array | None = None,
+    trusted: int | None = None,
     near: tuple[Array, float] | None = None,
     probed: tuple[Array, Array] | None = None,
 ) -> Generator[Array, Array, Outcome]:
@@ -238,6 +239,8 @@ def certify(
     claimed : ndarray (d, k), optional
         The product of the only candidate, as far as it is known already. It is not taken on trust either; if
         it does not do, the candidate is multiplied after all.
+    trusted : int, optional
+        So many columns of the claim are likely to do; the others are multiplied at once. Default: all.
     near : pair of ndarray (d, d) and float, optional
         A matrix close to A, and its eigenvalue after the cut. How close is for the probe to tell.
     probed : pair of ndarrays (d, p), optional
@@ -263,9 +266,11 @@ def certify(
     # With a matrix at hand the probe need only measure how far off it is.
     p = certifier.width(d, k) if near is None else min(8, certifier.width(d, k))
     more = np.zeros((d, 0)) if beside is None else beside
+    doubtful = candidates[0][:, k if trusted is None else trusted :]
     if probed is None and p == certifier.probes:
         # BLAS multiplies by whole fours of columns; what is left over costs the same with probes in it.
-        p = min(d - k, p + -(p + more.shape[1] + (0 if claimed is not None else len(candidates) * k)) % 4)
+        multiplied = len(candidates) * k if claimed is None else doubtful.shape[1]
+        p = min(d - k, p + -(p + more.shape[1] + multiplied) % 4)
     probe = rng.standard_normal((d, p)) if probed is None else probed[0]
     p = probe.shape[1]
     trace = total if positive else None
@@ -283,20 +288,28 @@ def certify(
             explored.compare(*near)
         elif known is not None:
             explored.add_known(*known)
+        explored.set_apart()
         explored.add_probe()
         return explored
 
     A_more, A_probe = nothing, nothing if probed is None else probed[1]
     if claimed is not None and p > 0:
         if probed is None:
-            product = yield np.ascontiguousarray(np.hstack([more, probe]))
-            A_more, A_probe = np.split(product, [more.shape[1]], axis=1)
+            product = yield np.ascontiguousarray(np.hstack([doubtful, more, probe]))
+            exact, A_more, A_probe = np.split(product, np.cumsum([doubtful.shape[1], more.shape[1]]), axis=1)
+            claimed = np.hstack([claimed[:, : k - exact.shape[1]], exact])
             sweeps = 1
         explored = begin(candidates[0], claimed, A_more, A_probe, True)
-        certificate = _certificate(explored, tol, total, sweeps)
-        if certificate.converged:
-            W, AW = explored.W, explored.AW
-            return Outcome(certificate, 0, W, AW, W, certificate.captured, math.inf)
+        while True:
+            certificate = _certificate(explored, tol, total, sweeps)
+            if certificate.converged:
+                return _certified(certificate, 0, explored, positive)
+            # The claim may be good enough, but not what is known of the rest.
+            block = explored.next_block() if probed is None and explored.promising(tol) else None
+            if block is None or sweeps >= certifier.max_sweeps:
+                break
+            explored.extend(block, (yield block))
+            sweeps += 1
     # In one sweep all that was not multiplied yet.
     rest = [more if A_more is nothing else nothing, probe if A_probe is nothing else nothing]
     product = yield np.ascontiguousarray(np.hstack([*candidates, *rest]))
@@ -309,12 +322,12 @@ def certify(
     captured = [float(np.sum(W * product[:, j * k : (j + 1) * k])) for j, W in enumerate(candidates)]
     choice = int(np.argmax(captured))
     explored = begin(candidates[choice], product[:, choice * k : (choice + 1) * k], A_more, A_probe)
-    W, AW, values = explored.W, explored.AW, explored.values
+    W, values = explored.W, explored.values
     while True:
         certificate = _certificate(explored, tol, total, sweeps)
-        out_of_reach = (
-            sine_bound(certificate.residual_norm, certificate.residuals, values, certificate.next_lower) > tol
-        )
+        out_of_reach = sine_bound(
+            certificate.residual_norm, certificate.residuals, values, certificate.next_lower
+        ) > tol and explored.hopeless(tol)
         if certificate.converged or out_of_reach or sweeps >= certifier.max_sweeps:
             break
         block = explored.next_block()
@@ -323,7 +336,7 @@ def certify(
         explored.extend(block, (yield block))
         sweeps += 1
     if certificate.converged:  # there is nothing to escape from
-        return Outcome(certificate, choice, W, AW, W, certificate.captured, math.inf)
+        return _certified(certificate, choice, explored, positive and not certifier.rigorous)
     identified = _identified(explored, tol, certificate.next_value.value)
     certificate = replace(certificate, identified=identified)
     best, ritz = explored.best()
@@ -331,7 +344,29 @@ def certify(
     if len(ritz) > k:  # the (k+1)-th Ritz value is no more than lambda_{k+1} (Cauchy)
         highest = max(float(values[-1]), certificate.next_value.value)
         gap_upper = highest + certificate.residual_norm - float(ritz[k])
-    return Outcome(certificate, choice, W, AW, best, float(np.sum(ritz[:k])), gap_upper)
+    return Outcome(certificate, choice, W, W, best, float(np.sum(ritz[:k])), gap_upper)
+
+
+def _certified(certificate: Certificate, choice: int, explored: Explored, further: bool) -> Outcome:
+    W = explored.W
+    answer = _answer(W, explored.R, explored.values) if further else W
+    return Outcome(certificate, choice, W, answer, W, certificate.captured, math.inf)
+
+
+def _answer(W: Array, R: Array, values: Array) -> Array:
+    """A power step further, `A W` made orthonormal: the product is there, and it is nearer the true space.
+
+    For a positive semidefinite A whose other eigenvalues are below those of W, all that a certificate says of
+    W holds for it, too. Let `K` be the tangents from W to the true space and `K+ = R / theta` those to the
+    answer. Then `theta_j (K - K+)_j = M K_j`, but for what R is off by and for the term of second order:
+    every part of the angle shrinks by its eigenvalue over `theta_j`. So does the residual, to
+    `M R_j / theta_j`.
+    What R is off by, some e, enters as `e / theta_j`; together with `u / theta_j` times the bound
+    `e / (theta_j - u)` that there was for it in K, that is the same bound again.
+    """
+    if not float(values[-1]) > 0.0:
+        return W
+    return np.asarray(geometry.polar(W + R / values))
 
 
 def _certificate(explored: Explored, tol: float, total: float | None, sweeps: int) -> Certificate:
@@ -341,10 +376,18 @@ def _certificate(explored: Explored, tol: float, total: float | None, sweeps: in
     columns = np.linalg.norm(explored.R, axis=0) + rounding + explored.doubts
     values = explored.values
     bottom = float(values[-1])
-    lower, rigorous, upper = explored.bounds(_wanted(residual, columns, values, tol))
-    best = Bound(rigorous, True) if rigorous <= upper else Bound(upper, False, explored.confidence)
+    found = explored.bounds(_wanted(residual, columns, values, tol), tol)
+    rigorous = found.rigorous
+    best = (
+        Bound(rigorous, True) if rigorous <= found.upper else Bound(found.upper, False, explored.confidence)
+    )
     strict = sine_bound(residual, columns, values, rigorous)
     sine = Bound(sine_bound(residual, columns, values, best.value), best.rigorous, best.confidence)
+    if explored.apart is not None and sine.value > tol:
+        off = rounding + explored.doubts
+        sharper = explored.apart.sine(found.beyond, best.value, sine.value, residual, off, explored.looseness)
+        if sharper < sine.value:
+            sine = Bound(sharper, False, explored.confidence)
     if strict <= tol:
         sine, best = Bound(strict, True), Bound(rigorous, True)
     if explored.claimed:
@@ -358,7 +401,7 @@ def _certificate(explored: Explored, tol: float, total: float | None, sweeps: in
         eigenvalue_errors=_eigenvalue_errors(explored, residual, best.value),
         captured=float(np.sum(values)),
         total=total,
-        next_lower=lower,
+        next_lower=found.lower,
         next_value=best,
         gap=Bound(bottom - best.value, best.rigorous, best.confidence),
         sin_theta=sine,

@@ -20,10 +20,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from grassia import geometry
+from grassia.apart import Apart, set_apart
 from grassia.blocks import new_block, spectral_norm
 from grassia.exclusion import Exclusion, shortest
 from grassia.messages import Array
@@ -38,6 +40,19 @@ _LED = 4
 _SETTLED = 1e-10
 # Numbers of the tail that are worked out at a time.
 _TAIL_NUMBERS = 1 << 19
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Bounds of `mu`: `lower` and `rigorous` are theorems, `upper` has the confidence.
+
+    `beyond` bounds, with the confidence, what lies outside the directions set apart, too.
+    """
+
+    lower: float
+    rigorous: float
+    upper: float
+    beyond: float = math.inf
 
 
 class Explored:
@@ -75,8 +90,8 @@ class Explored:
     ) -> None:
         self.W, self.AW, self.values, self.trace = W, AW, values, trace
         self.confidence, self.claimed = confidence, claimed
-        # Four statements may be made of one probe; that none of them fails has this confidence.
-        self._each = 1.0 - (1.0 - confidence) / 4.0
+        # Five statements may be made of one probe; that none of them fails has this confidence.
+        self._each = 1.0 - (1.0 - confidence) / 5.0
         self._noise = noise
         self._raw, self._A_raw = probe, A_probe
         self.d, self.k = int(W.shape[0]), int(W.shape[1])
@@ -91,6 +106,9 @@ class Explored:
         self._slack = 0.0  # how far products that were known before can be off
         self._last = 0  # columns of the block explored last, from which the next one follows
         self._mixed = False  # whether other directions than the probe's are explored
+        self.apart: Apart | None = None
+        self._first = 0  # columns of Q that are set apart
+        self._picked = False  # whether directions were chosen by what the probe says
         self._near = math.inf  # the eigenvalue after the cut is no larger, with the confidence
         self.doubt, self.doubts = self._doubts(W, AW) if claimed else (0.0, np.zeros(self.k))
 
@@ -139,6 +157,7 @@ class Explored:
             return
         off = self._doubts(X, AX)[1]
         good = off <= _GOOD * abs(float(self.values[-1]))
+        self._picked |= not good.all()
         if good.any():
             self._slack = max(self._slack, float(np.linalg.norm(off[good])))
             self.add(X[:, good], AX[:, good])
@@ -163,6 +182,33 @@ class Explored:
             return
         off = spectral_norm(self._A_raw - near @ self._raw)
         self._near = next_value + off / shortest(self._raw.shape[1], self._each)
+
+    def set_apart(self) -> None:
+        """Set some of the directions explored so far apart, before any of the probe is among them."""
+        if self.Q.shape[1] == 0 or self.room == 0 or self._picked:
+            return
+        lengths, inside, tail = np.linalg.norm(self.R, axis=0), self.Q.T @ self.R, self._tail_gram()
+        angle, m = set_apart(self.values, lengths, self._T, inside, tail)
+        if not math.isfinite(angle):
+            return
+        beside = self._T[m:, :m]
+        leak = tail[:m, :m] + beside.T @ beside
+        self.apart, self._first = Apart.of(self.values, lengths, self._T[:m, :m], inside[:m], leak), m
+
+    def hopeless(self, tol: float) -> bool:
+        """Whether nothing that is still to be learnt of the rest would do for this angle."""
+        if self.apart is None:
+            return True
+        rest = self._T[self._first :, self._first :]
+        least = float(np.linalg.eigvalsh(rest)[-1]) if len(rest) else -math.inf
+        spoilt = self._spoilt(float(np.linalg.eigvalsh(self._T)[-1]))
+        return float(np.linalg.norm(self.apart.tangents(least))) + spoilt > tol
+
+    def promising(self, tol: float) -> bool:
+        """Whether doubts about claims leave room for this angle, and to learn more of the rest may do."""
+        if self.apart is None:
+            return False
+        return self._spoilt(float(np.linalg.eigvalsh(self._T)[-1])) <= 0.5 * tol and not self.hopeless(tol)
 
     def add_probe(self) -> None:
         """Take the probe itself."""
@@ -248,31 +294,43 @@ class Explored:
         """The same for the explored space."""
         return self.rounding + self._slack + self.doubt
 
-    def bounds(self, wanted: float = -math.inf) -> tuple[float, float, float]:
-        """(rigorous lower, rigorous upper, upper with the confidence) bounds of `mu`.
+    def bounds(self, wanted: float = -math.inf, tol: float = 0.0) -> Bounds:
+        """Bounds of `mu`, and of what lies beyond the directions that were set apart.
 
-        An upper bound below `wanted` is not improved further, once it is half way to the lower one.
+        An upper bound of `mu` below `wanted` is not improved further, once it is half way to the lower one;
+        nor is one of the rest that makes the angle less than `tol`.
         """
         if self.k == self.d:
-            return -math.inf, -math.inf, -math.inf
+            return Bounds(-math.inf, -math.inf, -math.inf)
         if self.Q.shape[1] == 0:
             left = self._left()
-            return -math.inf, left, left
+            return Bounds(-math.inf, left, left)
         high = float(np.linalg.eigvalsh(self._T)[-1])
         # What rests on claims that only the probe has checked is no theorem.
         lower = high - self._slack - self.doubt
         if self.room == 0:
             exact = high + self.looseness
-            return lower, math.inf if self.uncertain else exact, min(exact, self._near + self.rounding)
-        # Left over: the tail of M Q outside of W and Q; only its Gram matrix matters.
-        gram = np.zeros_like(self._T)
-        for rows in self._tail():
-            gram += rows.T @ rows
+            near = min(exact, self._near + self.rounding)
+            return Bounds(lower, math.inf if self.uncertain else exact, near)
+        gram = self._tail_gram()
         rigorous = self._trace_bound(high, math.sqrt(float(np.trace(gram))))
-        least = min(rigorous, self._near + self.rounding)
-        if not least <= wanted:
-            least = min(least, self._probe_bound(high, gram, rigorous, wanted))
-        return lower, math.inf if self.uncertain else rigorous, least
+        upper, beyond = min(rigorous, self._near + self.rounding), math.inf
+        if not upper <= wanted:
+            if self.apart is not None:
+                goal = self.apart.farthest(0.9 * tol - self._spoilt(high))
+                beyond = self._probe_bound(gram, goal, self._first)
+                upper = min(upper, self.apart.highest(beyond) + 2.0 * self.looseness)
+            # Where not even the rest can be bounded, all of it cannot be.
+            if self.apart is None or (beyond < float(self.values[-1]) and beyond > goal and upper > wanted):
+                upper = min(upper, self._probe_bound(gram, wanted, 0, rigorous))
+        return Bounds(lower, math.inf if self.uncertain else rigorous, upper, beyond)
+
+    def _spoilt(self, high: float) -> float:
+        """The part of the angle that rounding and doubts cost at least."""
+        heights = self.values - high
+        if not float(heights[-1]) > 0.0:
+            return math.inf
+        return float(np.linalg.norm((self.rounding + self.doubts) / heights))
 
     def _left(self) -> float:
         """What the trace leaves for the unexplored part of `M`."""
@@ -287,6 +345,13 @@ class Explored:
         for start in range(0, self.d, step):
             rows = slice(start, start + step)
             yield self.AQ[rows] - self.W[rows] @ self._inside - self.Q[rows] @ self._T
+
+    def _tail_gram(self) -> Array:
+        """Its Gram matrix."""
+        gram = np.zeros_like(self._T)
+        for rows in self._tail():
+            gram += rows.T @ rows
+        return gram
 
     def _trace_bound(self, high: float, length: float) -> float:
         left = self._left()
@@ -305,14 +370,16 @@ class Explored:
         small[q:, q:] = left * np.eye(r)
         return float(np.linalg.eigvalsh(small)[-1]) + self.looseness
 
-    def _probe_bound(self, high: float, tail_gram: Array, known: float, wanted: float) -> float:
-        if self.probe.shape[1] == 0:
+    def _probe_bound(self, tail_gram: Array, wanted: float, first: int, known: float = math.inf) -> float:
+        """Upper bound of the eigenvalues of M outside the first so many columns of Q."""
+        if self.probe.shape[1] == 0 or first == len(self._T):
             return math.inf
         G = self.Q.T @ self.probe
         lost = self.probe - self.Q @ G  # what was dropped when the probe was taken in
         limit = shortest(self.probe.shape[1], self._each) - spectral_norm(lost)
-        floor = high + self.looseness
+        T = self._T[first:, first:]
+        floor = float(np.linalg.eigvalsh(T)[-1]) + self.looseness
         room = max(float(self.values[-1]) - floor, 0.0)
         goal = max(floor + 0.02 * room, min(floor + 0.8 * (wanted - floor), floor + 0.5 * room))
-        test = Exclusion(self._T, tail_gram, G, limit, self.looseness)
+        test = Exclusion(T, tail_gram[first:, first:], G[first:], limit, self.looseness)
         return test.upper_bound(floor, goal, known) + self.looseness

@@ -77,25 +77,25 @@ class FinestRun:
         if self.tol > 0 or certificate is None or not (result.converged or at_the_limit):
             return result, None if result.converged else _advice(result)
         if result.converged:
-            rough = certificate.residual_norm > 3.0 * UNITS * certificate.rounding > 0.0
-            wanted = rough and self.dtype == np.float64
-            return (self._polished(components, k, result) if wanted else result), None
+            return self._polished(components, k, result), None
         gap = certificate.optimistic_gap
         within_reach = 3.0 * UNITS * certificate.rounding / gap if gap > 0.0 else 1.0
         if within_reach < 0.01:
             # From the same start: what a run has seen beside the k vectors is half of a certificate.
             looser = self._eigenspace(components, k, max(within_reach, finest), start)
             if looser.converged:
-                return looser, None
+                return self._polished(components, k, looser), None
         return result, _advice(result)
 
     def _polished(self, components: Any, k: int, result: Result) -> Result:
-        """The same eigenspace, which is certified already, after some more passes.
+        """The same eigenspace, which is certified already, after some more passes if its residual is rough.
 
         As many as it should take at the pace of the first run, and half as many again.
         """
         before = result.certificate
         assert before is not None
+        if self.dtype != np.float64 or not before.residual_norm > 3.0 * UNITS * before.rounding > 0.0:
+            return result
         size = float(np.max(np.abs(before.values)))
         digits = math.log(before.residual_norm / (UNITS * before.rounding))
         pace = math.log(max(size / before.residual_norm, 2.0)) / float(result.stats["passes"])

@@ -39,17 +39,21 @@ class EarlyProbe(ConsistentProduct):
 
 def claims_in_single(
     solver: Solver[Any], state: Any, tol: float
-) -> tuple[tuple[Array, float] | None, Array | None]:
+) -> tuple[tuple[Array, float] | None, Array | None, int | None]:
     """What a solver has in single precision for a certificate to check: a matrix close to A, and `A W`.
 
-    Where the gap is so small that single precision cannot do, a check would be in vain.
+    The third says how many columns of `A W` are likely to do: those far above the cut, or all. Where the gap
+    is so small that single precision can hardly do, a check would be in vain.
     """
     held, after, claimed = solver.matrix(state), solver.after(state), solver.claimed(state)
     if claimed is None or after is None:
-        return None, None
+        return None, None, None
     if held is not None:
-        return (held[0], after), claimed
+        return (held[0], after), claimed, None
     values = np.sum(solver.subspace(state) * claimed, axis=0)
-    heights = np.maximum(values - after, np.finfo(np.float64).tiny)
-    errors = SINGLE_ERROR * float(np.max(np.abs(values))) / heights
-    return None, claimed if float(np.linalg.norm(errors)) <= 0.5 * tol else None
+    size = float(np.max(np.abs(values)))
+    heights = np.maximum(values - after, max(1e-12 * size, float(np.finfo(np.float64).tiny)))
+    errors = np.cumsum((SINGLE_ERROR * size / heights) ** 2)
+    trusted = int(np.searchsorted(errors, (0.5 * tol) ** 2, side="right"))
+    # A few columns are not worth the doubts.
+    return (None, claimed, trusted) if 3 * trusted >= len(values) else (None, None, None)

@@ -214,9 +214,9 @@ class Pursuit(Standing):
         if sweeps is not None:
             certifier = replace(certifier, max_sweeps=sweeps)
         held = self.solver.matrix(self.state)
-        near, self._claimed = None, None
+        near, self._claimed, trusted = None, None, None
         if self.single and not certifier.rigorous and len(candidates) == 1:
-            near, self._claimed = claims_in_single(self.solver, self.state, self.tol)
+            near, self._claimed, trusted = claims_in_single(self.solver, self.state, self.tol)
         probed, claimed = None, self._claimed
         early, self._early = self._early, None  # what a certificate found out may enter the next iterate
         self._largest_parts = 0.0
@@ -232,6 +232,7 @@ class Pursuit(Standing):
             "beside": self.solver.beside(self.state),
             "known": self.solver.known(self.state),
             "claimed": claimed,
+            "trusted": trusted,
             "near": near,
             "probed": probed,
         }

@@ -163,7 +163,7 @@ class Standing:
         """The answer, once `status` is set."""
         assert self.status is not None
         if self._outcome is not None:
-            vectors, values = self._outcome.W, self._outcome.certificate.values
+            vectors, values = self._outcome.answer, self._outcome.certificate.values
             certificate = self._outcome.certificate
         else:
             certificate = None

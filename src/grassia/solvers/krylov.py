@@ -30,6 +30,7 @@ from scipy.linalg import eigh
 
 from grassia import geometry
 from grassia._checks import require_count
+from grassia.apart import set_apart
 from grassia.blocks import new_block
 from grassia.errors import InvalidInput
 from grassia.messages import Array
@@ -45,15 +46,19 @@ MORE = 32  # Ritz vectors after the cut that a certificate is told of; more woul
 class Basis:
     """An orthonormal basis `Q`, its products `Y = A Q` and `H = Q'Y`.
 
-    `again` says that the block being asked is the iterate itself, to begin anew from. `formed` are the last
-    two rounds in which Ritz vectors were formed, each with the sine that their residual spoke for.
+    `again` says that the block being asked is the iterate itself, to begin anew from. `looked` are the last
+    two rounds in which it was looked how good Ritz vectors are, each with the sine expected of a certificate.
+    `leading` are those looked at last, values and rotation, as long as nothing was added, and `formed` is the
+    last round in which some were formed.
     """
 
     columns: Columns
     products: Columns
     H: Array
     again: bool = False
-    formed: tuple[tuple[int, float], ...] = ()
+    looked: tuple[tuple[int, float], ...] = ()
+    leading: tuple[Array, Array] | None = None
+    formed: int = 0
 
     @classmethod
     def of(cls, Q: Array, Y: Array) -> Basis:
@@ -74,7 +79,7 @@ class Basis:
         beside = columns.matrix.T @ product
         H = np.empty((p + b, p + b))
         H[:p, :p], H[:, p:], H[p:, :p] = self.H, beside, beside[:p].T
-        return Basis(columns, products, H, formed=self.formed)
+        return Basis(columns, products, H, looked=self.looked, formed=self.formed)
 
     def ritz(self, count: int) -> tuple[Array, Array]:
         """So many leading Ritz values, descending, and the rotation to their vectors."""
@@ -90,7 +95,8 @@ class Basis:
 
     def turned(self, turn: Array) -> Basis:
         """The basis of the columns of `Q @ turn`."""
-        return replace(Basis.of(*polished(self.Q @ turn, self.Y @ turn)), formed=self.formed)
+        turned = Basis.of(*polished(self.Q @ turn, self.Y @ turn))
+        return replace(turned, looked=self.looked, formed=self.formed)
 
 
 @dataclass(frozen=True)
@@ -194,22 +200,27 @@ class Krylov(Synchronous[Basis]):
             asked = widened(basis.Q, p + width, [state.seed, state.round.number])[:, p:]
         full = p + asked.shape[1] > self.columns(problem)
         # Beside a narrow block Ritz vectors are not cheap. No small basis holds good ones, and in a large one
-        # they can wait until it has grown by half of k, unless they are about to be good enough.
-        number = state.round.number
-        small = problem.n == 1 and problem.cold and p < min(3 * k, d)
-        early = small or number < due(basis.formed, problem.tol, max(1, k // (2 * block.shape[1])))
+        # it is looked when it has grown by half of k, or when they are about to be good enough.
+        number, narrow = state.round.number, problem.n == 1 and problem.cold
+        early = narrow and p < min(3 * k, d)
+        early |= number < due(basis.looked, problem.tol, max(1, k // (2 * block.shape[1])))
         if p < k or (early and not full and asked.shape[1]):
             return replace(state, method=basis), asked
-        values, turn = basis.ritz(k + 1)
+        values, turn = basis.ritz(min(p, k + self._more(problem)))
+        lengths, sine = expected(values, asked.T @ basis.Y @ turn, k)
+        basis = replace(basis, looked=(*basis.looked[-1:], (number, sine)), leading=(values, turn))
+        # Ritz vectors that will not do yet are formed now and then all the same, for those who watch.
+        fresh = state.residual is not None and number < basis.formed + 3
+        if narrow and fresh and sine > goal(problem.tol) and not full and asked.shape[1]:
+            return replace(state, method=basis), asked
+        basis = replace(basis, formed=number)
         W, AW = basis.Q @ turn[:, :k], basis.Y @ turn[:, :k]
         if asked.shape[1] == 0:
             basis, asked = replace(basis, again=True), W  # the whole space: W is exact
         elif full:
             basis = basis.turned(basis.ritz(self._kept(problem, asked.shape[1]))[1])
         after = float(values[k]) if len(values) > k else None
-        residual, gap = residual_and_gap(W, AW, values[:k], after)
-        sine = residual / gap if gap is not None and gap > 0.0 else math.inf
-        basis = replace(basis, formed=(*basis.formed[-1:], (number, sine)))
+        residual, gap = residual_and_gap(W, AW, values[:k], after, (lengths, sine))
         found = replace(state, W=W, product=AW, residual=residual, values=values[:k], gap=gap, after=after)
         return replace(found, method=basis), asked
 
@@ -227,10 +238,13 @@ class Krylov(Synchronous[Basis]):
         basis, k = state.method, state.problem.k
         if basis.Q.shape[1] <= k:
             return None
-        more = min(MORE, max(k, self.columns(state.problem) // 2))  # no more than the memory that was meant
-        _, turn = basis.ritz(min(basis.Q.shape[1], k + more))
+        _, turn = basis.leading or basis.ritz(min(basis.Q.shape[1], k + self._more(state.problem)))
         rest = turn[:, k:]
         return basis.Q @ rest, basis.Y @ rest
+
+    def _more(self, problem: Problem) -> int:
+        """Ritz vectors after the cut that are looked at: no more than the memory that was meant."""
+        return min(MORE, max(problem.k, self.columns(problem) // 2))
 
     def _kept(self, problem: Problem, coming: int) -> int:
         """How many Ritz vectors survive a restart: half of the room, but the wanted ones at least."""
@@ -238,19 +252,36 @@ class Krylov(Synchronous[Basis]):
         return max(problem.k, min(room, max(problem.k, self.block_width(problem)) + room // 2))
 
 
-def due(formed: tuple[tuple[int, float], ...], tol: float, most: int) -> int:
-    """The round in which to form Ritz vectors next, `most` rounds after the last ones or before.
+def expected(values: Array, leaks: Array, k: int) -> tuple[Array, float]:
+    """(norms of the residuals of the first k Ritz vectors, sine that a certificate will find).
+
+    What `A` has of the Ritz vectors outside of the basis lies in the block asked next, and `leaks` is that.
+    """
+    gram = leaks.T @ leaks
+    lengths = np.sqrt(np.diagonal(gram)[:k])
+    beyond = np.diag(values[k:])
+    sine, _ = set_apart(values[:k], lengths, beyond, np.zeros((len(beyond), k)), gram[k:, k:])
+    return lengths, sine
+
+
+def goal(tol: float) -> float:
+    """The sine at which `Proposals` has an iterate certified."""
+    return 0.7 * tol
+
+
+def due(looked: tuple[tuple[int, float], ...], tol: float, most: int) -> int:
+    """The round in which to look at Ritz vectors next, `most` rounds after the last look or before.
 
     Sines fall by a steady factor, or faster: the rounds that are left are no more than the last two tell.
 
     >>> due((), 1e-6, 3), due(((4, 1e-1),), 1e-6, 3), due(((4, 1e-1), (7, 1e-4)), 1e-6, 3)
     (0, 7, 9)
     """
-    if not formed:
+    if not looked:
         return 0
-    (before, worse), (last, sine) = formed[0], formed[-1]
-    goal = 0.7 * tol  # where `Proposals` has it certified
-    if not (0.0 < goal < sine < worse < math.inf):
+    (before, worse), (last, sine) = looked[0], looked[-1]
+    wanted = goal(tol)
+    if not (0.0 < wanted < sine < worse < math.inf):
         return last + most
-    left = math.log(sine / goal) / math.log(worse / sine) * (last - before)
+    left = math.log(sine / wanted) / math.log(worse / sine) * (last - before)
     return last + min(most, max(1, int(left)))

@@ -178,9 +178,17 @@ def residual_norm(W: Array, product: Array, values: Array) -> float:
 
 
 def residual_and_gap(
-    W: Array, product: Array, values: Array, after: float | None
+    W: Array,
+    product: Array,
+    values: Array,
+    after: float | None,
+    expected: tuple[Array, float] | None = None,
 ) -> tuple[float, float | None]:
-    """(spectral norm of the residual of Ritz vectors, what to divide it by for the sine as `Solver.gap`)."""
+    """(spectral norm of the residual of Ritz vectors, what to divide it by for the sine as `Solver.gap`).
+
+    `expected` are the residual norms that there would be without rounding, and the sine that those speak for.
+    What there is beyond them may point anywhere, also to what comes right after the cut.
+    """
     R = product - W * values
     gram = R.T @ R
     largest = float(np.linalg.eigvalsh(gram)[-1])
@@ -193,5 +201,10 @@ def residual_and_gap(
         return norm, gap
     if not gap > 1e-150 * norm:  # squares of the ratios would overflow
         return norm, gap
-    sine = float(np.linalg.norm(np.sqrt(np.diagonal(gram)) / (values - after)))
+    squares, heights = np.diagonal(gram), values - after
+    sine = float(np.linalg.norm(np.sqrt(squares) / heights))
+    if expected is not None:
+        lengths, known = expected
+        more = np.sqrt(np.maximum(squares - lengths**2, 0.0))
+        sine = min(sine, known + float(np.linalg.norm(more / heights)))
     return norm, max(gap, norm / sine) if sine > 0.0 else gap
