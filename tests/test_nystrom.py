@@ -24,7 +24,7 @@ from grassia.solvers.nystrom import HEADSTART
 from grassia.solvers.surrogate import Surrogate, ordered_basis
 from grassia.worker import Worker
 from problems import Dense, gaussian_rows, heterogeneous, leading_of_rows
-from test_steps import PROBLEMS, WORLDS
+from worlds import PROBLEMS, WORLDS
 
 
 def positive_matrices(n: int, d: int, rank: int, seed: int) -> list[np.ndarray]:

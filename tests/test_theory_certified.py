@@ -18,6 +18,7 @@ from grassia.solvers.base import Problem
 from grassia.solvers.guaranteed import REMEMBERED, Guarantee
 from grassia.solvers.survey import survey
 from problems import gaussian_rows, heterogeneous
+from theory_instances import near
 
 
 def diagonal(values):
@@ -219,15 +220,6 @@ def test_the_same_seed_gives_the_same_constants():
 
 
 # -- step="theory" --------------------------------------------------------------------------------
-
-
-def near(problem, k, distance, seed=0):
-    """A start so far from the target."""
-    target = problem.leading(k)
-    noise = np.random.default_rng(seed).standard_normal((len(target), k))
-    away = geometry.orthonormalize(noise, against=target)
-    angle = distance / math.sqrt(k)
-    return math.cos(angle) * target + math.sin(angle) * away
 
 
 def backends():

@@ -14,7 +14,7 @@ from grassia.backends.service import Fixed
 from grassia.errors import InvalidInput
 from grassia.solvers import Grassia
 from problems import heterogeneous
-from test_theory_certified import near
+from theory_instances import near
 
 K = 2
 

@@ -20,6 +20,15 @@ seeds = st.integers(0, 2**32 - 1)
 angles = st.one_of(st.just(math.pi / 2), st.just(math.pi / 4), st.floats(0.0, math.pi / 2))
 
 
+def near(problem, k, distance, seed=0):
+    """A start so far from the target."""
+    target = problem.leading(k)
+    noise = np.random.default_rng(seed).standard_normal((len(target), k))
+    away = geometry.orthonormalize(noise, against=target)
+    angle = distance / math.sqrt(k)
+    return math.cos(angle) * target + math.sin(angle) * away
+
+
 def holds(statements):
     """Whether one statement, or each of several, holds to rounding."""
     several = [statements] if isinstance(statements, theory.Sides) else list(statements)
