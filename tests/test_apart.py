@@ -192,3 +192,50 @@ def test_who_asks_for_a_rigorous_certificate_gets_what_was_multiplied():
         )
         assert outcome.certificate.converged
         assert (outcome.answer is outcome.W) == rigorous
+
+
+@pytest.mark.parametrize("known", ["short", "near W"])
+def test_an_error_grows_as_its_direction_is_made_orthonormal(known):
+    """It must not hide what is wrong with W: before, every such answer was certified."""
+    A = np.diag(np.r_[1.0, 0.9, np.linspace(0.3, 0.0, 298)])
+    unit = np.eye(300)
+    W = (unit[:, :1] + 1e-3 * unit[:, 1:2]) / math.hypot(1.0, 1e-3)
+    X = 1e-6 * unit[:, 1:2] + (W if known == "near W" else 0.0)
+    for seed in range(20):
+        outcome = drive(
+            A,
+            [W],
+            9e-4,
+            np.random.default_rng(seed),
+            certifier=Certifier(max_sweeps=3),
+            known=(X, A @ X - 0.6e-6 * unit[:, 1:2]),
+        )
+        assert not outcome.certificate.converged
+        assert outcome.certificate.sin_theta.value >= 1e-3 * (1.0 - 1e-6)
+
+
+def test_no_sweeps_are_made_for_a_bound_that_cannot_come():
+    """Davis and Kahan know nothing of this angle, and so does who refines what they say."""
+    values = np.r_[1.0, 0.99, 0.3, 0.2, np.linspace(0.1, 0.0, 396)]
+    unit = np.eye(400)
+    error = np.random.default_rng(5).standard_normal((400, 1)) * (values[:, None] < 0.15)
+    for size, most in ((2e-3, 3), (8e-3, 1)):
+        W = np.linalg.qr(unit[:, :1] + size * error / np.linalg.norm(error))[0]
+        known = unit[:, 1:4], values[:, None] * unit[:, 1:4]
+        outcome = drive(np.diag(values), [W], 1e-2, np.random.default_rng(0), known=known)
+        assert outcome.certificate.converged == (most == 3)
+        assert outcome.certificate.sweeps <= most
+
+
+def test_a_claim_with_doubts_as_large_as_the_gap_costs_few_sweeps():
+    values = np.r_[1e4, 5e3, 1.0, 0.999, 0.9, np.linspace(0.1, 0.0, 595)]
+    A, unit, rng = np.diag(values), np.eye(600), np.random.default_rng(1)
+    error = rng.standard_normal((600, 3)) * (np.arange(600) >= 5)[:, None]
+    W = np.linalg.qr(unit[:, :3] + 3e-7 * error / np.linalg.norm(error, axis=0))[0]
+    claimed = A @ W + 1e-5 * rng.standard_normal(W.shape)
+    known = unit[:, 3:7], A @ unit[:, 3:7]
+    for options in ({}, {"claimed": claimed, "trusted": 2}):
+        outcome = drive(A, [W], 2e-6, np.random.default_rng(0), positive=True, known=known, **options)
+        assert outcome.certificate.converged
+        assert outcome.certificate.sweeps <= 5
+        assert projection_distance(outcome.answer, unit[:, :3]) <= outcome.certificate.sin_theta.value

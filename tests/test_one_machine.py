@@ -171,7 +171,7 @@ def test_a_wrong_space_is_not_certified_by_a_claim_that_it_is_right():
 
 
 def test_doubts_cover_what_a_claim_is_off_by_as_often_as_they_say():
-    """Five statements share a chance of one in ten to fail; the norm and the columns are two of them."""
+    """Six statements share a chance of one in ten to fail; the norm and the columns are two of them."""
     values = 1.0 / np.arange(1, 61)
     A, U = symmetric(values)
     W = U[:, :4]

@@ -150,7 +150,8 @@ class _Terms:
     def tangents(self, lengths: Array, away: Array) -> Array:
         """Bounds of the tangents, for residuals of these lengths and `theta_j - beyond`."""
         room = away - self.EDE
-        outside = np.sqrt(np.maximum(lengths**2 - self.known, 0.0)) + self.EDc
+        # The directions are orthonormal up to rounding: what is left of a residual is not nothing.
+        outside = np.sqrt(np.maximum(lengths**2 - self.known, 1e-10 * lengths**2)) + self.EDc
         z = np.full(np.shape(room), math.inf)
         np.divide(outside, room, out=z, where=room > 0.0)
         far = np.isinf(z)

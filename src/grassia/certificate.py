@@ -33,6 +33,9 @@ from grassia.errors import InvalidInput
 from grassia.explored import Explored
 from grassia.messages import Array
 
+# Sweeps after which a claim that has not done is given up: what it is off by may be in the way.
+_PATIENCE = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Bound:
@@ -60,7 +63,7 @@ class Certificate:
     residual_norm : float
         Spectral norm of `AW - W(W'AW)`, plus the allowance for rounding. Rigorous, unless `claimed`.
     residuals : ndarray (k,)
-        The same for each Ritz vector alone.
+        The same for each Ritz vector of W alone.
     eigenvalue_errors : ndarray (k,)
         Upper bounds on `lambda_i - values[i]`; as trustworthy as `next_value` is.
     captured : float
@@ -305,8 +308,9 @@ def certify(
             if certificate.converged:
                 return _certified(certificate, 0, explored, positive)
             # The claim may be good enough, but not what is known of the rest.
-            block = explored.next_block() if probed is None and explored.promising(tol) else None
-            if block is None or sweeps >= certifier.max_sweeps:
+            good = probed is None and _within_reach(explored, certificate)
+            block = explored.next_block() if good and sweeps < min(_PATIENCE, certifier.max_sweeps) else None
+            if block is None:
                 break
             explored.extend(block, (yield block))
             sweeps += 1
@@ -325,10 +329,8 @@ def certify(
     W, values = explored.W, explored.values
     while True:
         certificate = _certificate(explored, tol, total, sweeps)
-        out_of_reach = sine_bound(
-            certificate.residual_norm, certificate.residuals, values, certificate.next_lower
-        ) > tol and explored.hopeless(tol)
-        if certificate.converged or out_of_reach or sweeps >= certifier.max_sweeps:
+        done = certificate.converged or not _within_reach(explored, certificate)
+        if done or sweeps >= certifier.max_sweeps:
             break
         block = explored.next_block()
         if block is None:
@@ -357,7 +359,7 @@ def _answer(W: Array, R: Array, values: Array) -> Array:
     """A power step further, `A W` made orthonormal: the product is there, and it is nearer the true space.
 
     For a positive semidefinite A whose other eigenvalues are below those of W, all that a certificate says of
-    W holds for it, too. Let `K` be the tangents from W to the true space and `K+ = R / theta` those to the
+    span(W) holds for it, too. Let `K` be the tangents from W to the true space and `K+ = R / theta` those to the
     answer. Then `theta_j (K - K+)_j = M K_j`, but for what R is off by and for the term of second order:
     every part of the angle shrinks by its eigenvalue over `theta_j`. So does the residual, to
     `M R_j / theta_j`.
@@ -382,12 +384,9 @@ def _certificate(explored: Explored, tol: float, total: float | None, sweeps: in
         Bound(rigorous, True) if rigorous <= found.upper else Bound(found.upper, False, explored.confidence)
     )
     strict = sine_bound(residual, columns, values, rigorous)
-    sine = Bound(sine_bound(residual, columns, values, best.value), best.rigorous, best.confidence)
-    if explored.apart is not None and sine.value > tol:
-        off = rounding + explored.doubts
-        sharper = explored.apart.sine(found.beyond, best.value, sine.value, residual, off, explored.looseness)
-        if sharper < sine.value:
-            sine = Bound(sharper, False, explored.confidence)
+    sine = Bound(_sine(explored, residual, columns, best.value, found.beyond), best.rigorous, best.confidence)
+    if sine.value < sine_bound(residual, columns, values, best.value):
+        sine = Bound(sine.value, False, explored.confidence)
     if strict <= tol:
         sine, best = Bound(strict, True), Bound(rigorous, True)
     if explored.claimed:
@@ -411,6 +410,26 @@ def _certificate(explored: Explored, tol: float, total: float | None, sweeps: in
         rounding=explored.rounding + explored.doubt,
         claimed=explored.claimed,
     )
+
+
+def _sine(explored: Explored, residual: float, columns: Array, upper: float, beyond: float) -> float:
+    """The best bound of the sine by upper bounds of `mu` and of what lies beyond the directions set apart."""
+    values = explored.values
+    sine = sine_bound(residual, columns, values, upper)
+    if explored.claimed and sine < 0.5:
+        # The values were claimed, too: W'AW is not quite diagonal.
+        mixed = sine / math.sqrt(1.0 - sine**2) * float(np.linalg.norm(explored.doubts))
+        sine = sine_bound(residual + mixed, columns + mixed, values, upper)
+    if explored.apart is None:
+        return sine
+    off = explored.rounding + explored.doubts
+    return explored.apart.sine(beyond, upper, sine, residual, off, explored.looseness)
+
+
+def _within_reach(explored: Explored, certificate: Certificate) -> bool:
+    """Whether the tolerance could be met if nothing new were found outside."""
+    upper, beyond = explored.at_best()
+    return _sine(explored, certificate.residual_norm, certificate.residuals, upper, beyond) <= certificate.tol
 
 
 def _eigenvalue_errors(explored: Explored, residual: float, upper: float) -> Array:

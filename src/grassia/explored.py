@@ -90,8 +90,8 @@ class Explored:
     ) -> None:
         self.W, self.AW, self.values, self.trace = W, AW, values, trace
         self.confidence, self.claimed = confidence, claimed
-        # Five statements may be made of one probe; that none of them fails has this confidence.
-        self._each = 1.0 - (1.0 - confidence) / 5.0
+        # Six statements may be made of one probe; that none of them fails has this confidence.
+        self._each = 1.0 - (1.0 - confidence) / 6.0
         self._noise = noise
         self._raw, self._A_raw = probe, A_probe
         self.d, self.k = int(W.shape[0]), int(W.shape[1])
@@ -114,11 +114,16 @@ class Explored:
 
     # -- exploring ------------------------------------------------------------------------------
 
-    def add(self, X: Array, AX: Array) -> None:
-        """Take directions whose products are known, as far as they are new."""
+    def add(self, X: Array, AX: Array, off: float | None = None) -> None:
+        """Take directions whose products are known, as far as they are new.
+
+        `off` says how far the products can be off, where somebody only claims to know them. An error grows as
+        its direction is made orthonormal, so those that are nearly known already are of no use then.
+        """
         self._mixed |= X is not self._raw and X.shape[1] > 0
-        # How much of the products of W and Q goes into those of the new directions, with their errors.
-        share = np.zeros((self.k + self.Q.shape[1], X.shape[1]))
+        # How much of the products of W and Q, and of those given, goes into the new ones, with their errors.
+        share, own = np.zeros((self.k + self.Q.shape[1], X.shape[1])), np.eye(X.shape[1])
+        length = float(np.max(np.sum(X**2, axis=0), initial=0.0))
         for _ in range(2):
             if X.shape[1] == 0:
                 return
@@ -131,14 +136,19 @@ class Explored:
             X = X - self.W @ overlap[:k] - self.Q @ overlap[k:]
             AX = AX - self.AW @ overlap[:k] - self.AQ @ overlap[k:]
             size, turn = np.linalg.eigh(X.T @ X)
-            kept = size > _NEW**2 * max(float(size[-1]), float(np.finfo(np.float64).tiny))
-            turn = turn[:, kept] / np.sqrt(size[kept])
+            least = max(float(size[-1]) if off is None else length, float(np.finfo(np.float64).tiny))
+            kept = size > _NEW**2 * least
+            orthonormal = turn[:, kept] / np.sqrt(size[kept])
+            turn = orthonormal @ turn.T if kept.all() else orthonormal  # as near to what it was as can be
             X, AX = X @ turn, AX @ turn
-            share = (share + overlap) @ turn
+            share, own, length = (share + overlap) @ turn, own @ turn, 1.0
+        new = 0.0
         if self.uncertain and share.size:
-            inherited = self.doubt * float(np.linalg.norm(share[: self.k], 2))
-            inherited += self._slack * float(np.linalg.norm(share[self.k :]))
-            self._slack = math.hypot(self._slack, inherited)
+            new = self.doubt * float(np.linalg.norm(share[: self.k], 2))
+            new += self._slack * float(np.linalg.norm(share[self.k :]))
+        if off is not None and own.size:
+            new += off * float(np.linalg.norm(own, 2))
+        self._slack = math.hypot(self._slack, new)
         self.extend(X[:, : self.room], AX[:, : self.room])
 
     @property
@@ -159,8 +169,7 @@ class Explored:
         good = off <= _GOOD * abs(float(self.values[-1]))
         self._picked |= not good.all()
         if good.any():
-            self._slack = max(self._slack, float(np.linalg.norm(off[good])))
-            self.add(X[:, good], AX[:, good])
+            self.add(X[:, good], AX[:, good], float(np.linalg.norm(off[good])))
 
     def _doubts(self, X: Array, AX: Array) -> tuple[float, Array]:
         """How far a claimed product can be off: in norm, and each of its columns."""
@@ -194,21 +203,6 @@ class Explored:
         beside = self._T[m:, :m]
         leak = tail[:m, :m] + beside.T @ beside
         self.apart, self._first = Apart.of(self.values, lengths, self._T[:m, :m], inside[:m], leak), m
-
-    def hopeless(self, tol: float) -> bool:
-        """Whether nothing that is still to be learnt of the rest would do for this angle."""
-        if self.apart is None:
-            return True
-        rest = self._T[self._first :, self._first :]
-        least = float(np.linalg.eigvalsh(rest)[-1]) if len(rest) else -math.inf
-        spoilt = self._spoilt(float(np.linalg.eigvalsh(self._T)[-1]))
-        return float(np.linalg.norm(self.apart.tangents(least))) + spoilt > tol
-
-    def promising(self, tol: float) -> bool:
-        """Whether doubts about claims leave room for this angle, and to learn more of the rest may do."""
-        if self.apart is None:
-            return False
-        return self._spoilt(float(np.linalg.eigvalsh(self._T)[-1])) <= 0.5 * tol and not self.hopeless(tol)
 
     def add_probe(self) -> None:
         """Take the probe itself."""
@@ -324,6 +318,17 @@ class Explored:
             if self.apart is None or (beyond < float(self.values[-1]) and beyond > goal and upper > wanted):
                 upper = min(upper, self._probe_bound(gram, wanted, 0, rigorous))
         return Bounds(lower, math.inf if self.uncertain else rigorous, upper, beyond)
+
+    def at_best(self) -> tuple[float, float]:
+        """The least that the bounds of `mu` and of what lies beyond can come to, if nothing new is found."""
+        if self.Q.shape[1] == 0:
+            return -math.inf, -math.inf
+        high = float(np.linalg.eigvalsh(self._T)[-1]) + 2.0 * self.looseness
+        upper, beyond = min(high, self._near + self.rounding), math.inf
+        if self.apart is not None:
+            rest = self._T[self._first :, self._first :]
+            beyond = float(np.linalg.eigvalsh(rest)[-1]) + 2.0 * self.looseness if len(rest) else -math.inf
+        return upper, beyond
 
     def _spoilt(self, high: float) -> float:
         """The part of the angle that rounding and doubts cost at least."""

@@ -261,6 +261,10 @@ def expected(values: Array, leaks: Array, k: int) -> tuple[Array, float]:
     lengths = np.sqrt(np.diagonal(gram)[:k])
     beyond = np.diag(values[k:])
     sine, _ = set_apart(values[:k], lengths, beyond, np.zeros((len(beyond), k)), gram[k:, k:])
+    if math.isfinite(sine):
+        # Without a rough bound by the gap there is no fine one.
+        plain = float(np.linalg.norm(lengths / (values[:k] - values[k])))
+        sine = sine if plain < 0.4 else max(sine, plain)
     return lengths, sine
 
 
