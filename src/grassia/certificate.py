@@ -359,8 +359,8 @@ def _answer(W: Array, R: Array, values: Array) -> Array:
     """A power step further, `A W` made orthonormal: the product is there, and it is nearer the true space.
 
     For a positive semidefinite A whose other eigenvalues are below those of W, all that a certificate says of
-    span(W) holds for it, too. Let `K` be the tangents from W to the true space and `K+ = R / theta` those to the
-    answer. Then `theta_j (K - K+)_j = M K_j`, but for what R is off by and for the term of second order:
+    span(W) holds for it, too. Let `K` be the tangents from W to the true space and `K+ = R / theta` those to
+    the answer. Then `theta_j (K - K+)_j = M K_j`, but for what R is off by and for the term of second order:
     every part of the angle shrinks by its eigenvalue over `theta_j`. So does the residual, to
     `M R_j / theta_j`.
     What R is off by, some e, enters as `e / theta_j`; together with `u / theta_j` times the bound
