@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from grassia.backends.service import Bursty, Fixed, LogNormal, Pareto, straggler
-from grassia.certificate import certify
+from grassia.certifying import certify
 from grassia.geometry import projection_distance
 
 ROUNDING = 1e-13  # slack of the dense oracle itself, relative to the largest eigenvalue

@@ -9,7 +9,8 @@ import pytest
 
 from certificate_oracles import KINDS, check, drive, matrix, spectrum
 from grassia.apart import Apart, set_apart
-from grassia.certificate import Certifier, sine_bound
+from grassia.certificate import Certifier
+from grassia.certifying import sine_bound
 from grassia.geometry import orthonormality_error, projection_distance
 from problems import symmetric
 

@@ -170,6 +170,17 @@ def test_known_products_that_are_wrong_do_no_harm(error):
     assert certificate.converged
 
 
+@pytest.mark.parametrize("leak", [0.001, 0.02, 0.05])
+def test_errors_of_eigenvalues_hold_with_a_matrix_at_hand(leak):
+    # The matrix tells the eigenvalue after the cut, and on the complement of W there is a larger one.
+    A = np.diag([1.0, 0.9, 0.1, 0.1, 0.0])
+    A[0, 1] = A[1, 0] = leak
+    values = np.linalg.eigvalsh(A)[::-1]
+    near = (A, float(values[1]))
+    outcome = drive(A, [np.eye(5)[:, :1]], 1e-8, np.random.default_rng(0), near=near)
+    assert values[0] - 1.0 <= outcome.certificate.eigenvalue_errors[0] <= 1.5 * leak
+
+
 def test_poor_directions_cost_no_sweeps():
     """They belong to no Krylov space of the probe: their own residuals have to be followed, too."""
     rng = np.random.default_rng(1)

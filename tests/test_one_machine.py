@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import grassia
-from grassia.certificate import certify
+from grassia.certifying import certify
 from grassia.explored import Explored
 from grassia.geometry import projection_distance
 from grassia.passes.dense import dense_gram

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from grassia.certificate import certify
+from grassia.certifying import certify
 from grassia.messages import Array
 from grassia.solvers.base import Problem, Solver
 

@@ -16,7 +16,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from grassia.certificate import Certificate, Certifier, certify
+from grassia.certificate import Certificate, Certifier
+from grassia.certifying import certify
 from grassia.result import Status, fix_signs
 
 Float = NDArray[np.float64]
