@@ -45,11 +45,15 @@ def one_line(err: str) -> str:
 
 
 MISTAKES = [
-    ("a path that is not there", ["nothing.csv"], ["nothing.csv", "exist"]),
+    ("a path that is not there", ["nothing.csv"], ["nothing.csv", "exist", "check the path"]),
+    ("a path with a slip", ["gpa.csv"], ["gpa.csv", "did you mean gap.csv?"]),
+    ("a folder that is not there", ["rows/gap.csv"], ["rows/gap.csv", "no folder rows"]),
     ("a suffix that nothing reads", ["file"], ["suffix", "file"]),
     ("k too large", ["x.npy", "-k", "5"], ["-k", "5", "50 rows x 4 columns"]),
     ("k zero", ["x.npy", "-k", "0"], ["-k", "0"]),
-    ("k no number", ["x.npy", "-k", "three"], ["-k", "integer"]),
+    ("k no number", ["x.npy", "-k", "three"], ["-k", "integer", "'three'"]),
+    ("k no number, written close", ["x.npy", "-kthree"], ["-k", "integer", "'three'"]),
+    ("a tolerance that is a word", ["x.npy", "--tol=small"], ["--tol", "number", "'small'"]),
     ("a column of text", ["text.csv", "-k", "1"], ["text.csv", "'name'", "--drop 'name'"]),
     ("text far down", ["late.csv", "-k", "1"], ["late.csv", "'seven'", "line 5"]),
     ("ragged rows", ["ragged.csv", "-k", "1"], ["ragged.csv", "line 3"]),
@@ -207,3 +211,15 @@ def test_faults_that_can_be_borne_do_not_change_the_exit_code(folder):
     faults = ["--fault", "crash:1@3", "--fault", "corrupt:0@2"]
     arguments = ["-w", "2", "--backend", "threads", "--solver", "nystrom", "-q"]
     assert main(["pca", "x.npy", "-k", "2", *arguments, *faults]) == 0
+
+
+@pytest.mark.parametrize("arguments", [["pca", "x.npy", "-k", "2"], ["project", "model", "x.npy"]])
+def test_whoever_stops_reading_gets_a_code_of_its_own(arguments, folder):
+    assert main(["pca", "x.npy", "-k", "2", "-q", "-o", "model"]) == 0
+    np.save("x.npy", np.tile(np.load("x.npy"), (2000, 1)))  # more than a pipe holds
+    if arguments[0] == "pca":
+        arguments = [*arguments, "-o", "other"]
+    process = subprocess.Popen([sys.executable, "-m", "grassia", *arguments], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(60) == 141  # 1 would be an answer that is not certified

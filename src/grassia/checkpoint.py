@@ -239,7 +239,9 @@ def latest(folder: str | Path) -> Found:
     folder = Path(folder)
     manifests = _manifests(folder)
     if not manifests:
-        raise InvalidInput(f"there is no checkpoint in {folder}.")
+        raise InvalidInput(
+            f"there is no checkpoint in {folder}; name the folder that a run was given as `checkpoint`."
+        )
     refused = []
     for _, manifest in reversed(manifests):
         try:

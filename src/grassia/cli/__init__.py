@@ -69,7 +69,7 @@ def _run(arguments: list[str]) -> int:
     import typer
 
     from grassia.cli._kept import Stopped
-    from grassia.cli._outcome import FAILED, INTERRUPTED, OK, explain
+    from grassia.cli._outcome import CUT_OFF, INTERRUPTED, OK, explain, with_value
 
     if arguments[:1] == ["project"]:
         arguments = [f" {one}" if _SAMPLE.fullmatch(one) else one for one in arguments]
@@ -86,16 +86,16 @@ def _run(arguments: list[str]) -> int:
         code, how_to_go_on = INTERRUPTED, str(stopped)
     except (KeyboardInterrupt, typer.Abort):  # whoever has kept something says so by `Stopped`
         code = INTERRUPTED
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):  # the latter is how rich takes it
         sys.stdout = None  # whoever read us has left: say no more
-        return FAILED
+        return CUT_OFF
     except Exception as error:
         if debug:
             raise
         found = explain(error)
         if found is None:
             raise
-        code, text = found
+        code, text = found[0], with_value(found[1], error, arguments)
         print(f"grassia: {' '.join(text.split())}", file=sys.stderr)
     if code == INTERRUPTED:
         print(f"grassia: interrupted; {how_to_go_on}", file=sys.stderr)

@@ -6,8 +6,8 @@ import glob
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -152,6 +152,14 @@ class Source:
             os.path.abspath(os.path.expanduser(_beginning(text))) in error.rule for text in self.inputs
         )
         return InvalidComponent(self._as_typed(error.rule), None if named else error.component)
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """Errors of workers inside `with` as `told`."""
+        try:
+            yield
+        except InvalidComponent as error:
+            raise self.told(error) from error
 
     @property
     def text(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
+from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -11,9 +12,21 @@ from grassia.errors import GrassiaError, InvalidInput, MissingExtra
 from grassia.result import Status
 from grassia.server import ComponentFailed
 
-__all__ = ["FAILED", "INTERRUPTED", "LOST", "OK", "USAGE", "code_of", "explain", "one_of"]
+__all__ = [
+    "CUT_OFF",
+    "FAILED",
+    "INTERRUPTED",
+    "LOST",
+    "OK",
+    "USAGE",
+    "code_of",
+    "explain",
+    "one_of",
+    "with_value",
+]
 
 OK, FAILED, USAGE, LOST, INTERRUPTED = 0, 1, 2, 3, 130
+CUT_OFF = 141  # whoever read the output has left; as a shell says of a program that ends by SIGPIPE
 
 _CODES = {
     Status.CONVERGED: OK,
@@ -61,6 +74,10 @@ _WORDS = (
     (re.compile(r" See `history\.events`; t"), " T"),
     (re.compile(r"The last of `history\.events` says how; t"), "T"),
     (re.compile(r"`(time_limit|max_passes)`"), lambda found: f"--{found[1].replace('_', '-')}"),
+    (
+        re.compile(r"name the folder that a run was given as `checkpoint`"),
+        "name the folder of --checkpoint, or NAME.checkpoint of a run with -o NAME",
+    ),
     (re.compile(r"`tol`"), "--tol"),
     (re.compile(r"`rng`"), "--seed"),
 )
@@ -98,6 +115,23 @@ def explain(error: Exception) -> tuple[int, str] | None:
     if hasattr(usage, "format_message") and hasattr(usage, "exit_code"):
         return int(usage.exit_code), str(usage.format_message())
     return None
+
+
+def with_value(text: str, error: Exception, arguments: Sequence[str]) -> str:
+    """The text of an error about an option's value, with the value where it does not have it."""
+    names = getattr(getattr(error, "param", None), "opts", ())
+    for i, argument in enumerate(arguments):
+        for name in names:
+            value = None
+            if argument == name:
+                value = next(iter(arguments[i + 1 :]), None)
+            elif argument.startswith(f"{name}="):
+                value = argument.removeprefix(f"{name}=")
+            elif not name.startswith("--") and argument.startswith(name):
+                value = argument.removeprefix(name)
+            if value is not None and value not in text:
+                return f"{text.rstrip('.')}; got {value!r}."
+    return text
 
 
 def spoken(text: str) -> str:

@@ -15,7 +15,7 @@ from grassia.backends import Backend
 from grassia.cli._inputs import Source
 from grassia.cli._progress import watcher
 from grassia.data import Components
-from grassia.errors import InvalidComponent, InvalidInput
+from grassia.errors import InvalidInput
 from grassia.result import Result
 from grassia.run import Callback
 
@@ -43,10 +43,8 @@ def run_watched(
     silent = quiet or not console.is_terminal
     with watcher(console, names, [""] * len(names), silent) as display, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the status is told in words
-        try:
+        with source.telling():
             return begin(backend=engine, callbacks=[*callbacks, display], **options)
-        except InvalidComponent as error:
-            raise source.told(error) from error
 
 
 def check_numbers(k: int, tol: float, seed: int | None = None, time_limit: float | None = None) -> None:

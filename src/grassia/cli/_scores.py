@@ -47,6 +47,8 @@ def score_blocks(
         block = rows[passed:] if passed else rows
         scores = model.project(block)
         if not np.isfinite(scores).all():
+            for loader in components:
+                loader.open().moments()  # refuses rows that are not finite, with file, row and column
             row = first + int(np.flatnonzero(~np.isfinite(scores).all(axis=1))[0])
             raise InvalidInput(
                 f"rows must be finite; row {row} of {told} holds NaN or inf; drop or fill it first."

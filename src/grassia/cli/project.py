@@ -106,9 +106,11 @@ def project(
             return 0
         if not as_json:
             table = CsvRows(sys.stdout, [*names.header, *component_names(found.k)] if header else [])
-            write_scores(found, components, names, [table.add])
+            with source.telling():
+                write_scores(found, components, names, [table.add])
             return 0
-        blocks = score_blocks(found, components, inputs[0])
+        with source.telling():
+            blocks = iter(list(score_blocks(found, components, inputs[0])))
     if output is not None:
         _write_blocks(output, overwrite, header, found, blocks)
     elif as_json:
@@ -212,9 +214,12 @@ def _write(
     stamps = [[file, *(file_stamp(file) or ())] for file in source.files]
     asked = {"the model": _digest(found), "the input": [*source.inputs, repr(dict(source.options)), stamps]}
     shape, dtype = (components.n_rows or 0, found.k), score_dtype(components)
-    with partial_table(
-        output, asked, shape, dtype, names.header, header=header, overwrite=overwrite, resume=resume
-    ) as table:
+    with (
+        partial_table(
+            output, asked, shape, dtype, names.header, header=header, overwrite=overwrite, resume=resume
+        ) as table,
+        source.telling(),
+    ):
         write_scores(found, components, names, [table.add], skip=table.rows)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grassia.data import formats
+from grassia.data.formats.decoding import missing
 from grassia.data.formats.remote import without_file_protocol
 from grassia.errors import InvalidComponent
 
@@ -61,7 +62,7 @@ def find_files(source: str | os.PathLike[str]) -> Found:
         return _matching(path, part)
     if Path(path).suffix:
         _format(path)  # a suffix that nothing reads is the better complaint
-    raise InvalidComponent(f"the rows file must exist; there is none at {path}")
+    raise missing(path)
 
 
 def _suffixes() -> str:

@@ -6,6 +6,8 @@ import contextlib
 import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from difflib import get_close_matches
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -21,9 +23,12 @@ __all__ = [
     "DecodedBlocks",
     "checked_csr",
     "local_path",
+    "missing",
     "naming",
     "require_shape",
 ]
+
+_NAMES = 10_000  # of a folder at most, to find one that was meant
 
 
 @contextlib.contextmanager
@@ -56,11 +61,37 @@ def naming(path: str, rule: str, remedy: str = "") -> Iterator[None]:
         ) from error
 
 
+def missing(path: str) -> InvalidComponent:
+    """The error about a file that is not there: with names that are like its own, or where it was looked for.
+
+    >>> str(missing("no such folder/rows.npy"))
+    'the rows file must exist; there is none at no such folder/rows.npy: there is no folder no such folder'
+    """
+    rule = f"the rows file must exist; there is none at {path}"
+    folder, name = os.path.split(path)
+    if not os.path.isdir(folder or os.curdir):
+        return InvalidComponent(f"{rule}: there is no folder {folder}")
+    with contextlib.suppress(OSError):  # a folder that may not be listed
+        names = [entry.name for entry in islice(os.scandir(folder or os.curdir), _NAMES)]
+        stems = get_close_matches(_stem(name), {_stem(one) for one in names}, 3)
+        near = [one for stem in stems for one in sorted(names) if _stem(one) == stem]
+        if near:
+            meant = " or ".join(os.path.join(folder, one) for one in near[:3])
+            return InvalidComponent(f"{rule}; did you mean {meant}?")
+    where = "" if os.path.isabs(path) else f" in {os.path.abspath(folder or os.curdir)}"
+    return InvalidComponent(f"{rule}{where}; check the path")
+
+
+def _stem(name: str) -> str:
+    """A file's name without its suffixes, which most files of a folder may have in common."""
+    return name.lstrip(".").partition(".")[0]
+
+
 def local_path(path: str | os.PathLike[str]) -> str:
     """The absolute path of a file that exists: workers may run in another folder."""
     found = os.path.abspath(os.fspath(path))
     if not os.path.exists(found):
-        raise InvalidComponent(f"the rows file must exist; there is none at {os.fspath(path)}")
+        raise missing(os.fspath(path))
     if not os.path.isfile(found):
         raise InvalidComponent(f"the rows must be in a file; {os.fspath(path)} is a folder")
     return found
