@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 
 from component_oracles import EPS32, close, covariance, norm, second_moment
+from grassia._blas import numpy_threads
 from grassia.components import RowsComponent
 from grassia.errors import InvalidInput
 from grassia.passes import tiling
@@ -110,6 +112,42 @@ def test_small_work_is_not_spread_over_threads_and_large_work_over_no_more_than_
     assert tiling.threads_for(1.0, each=10.0) == 1
     with threadpool_limits(1):
         assert tiling.threads_for(1e12, each=1.0) == 1
+
+
+def on_another_thread(call):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(call()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def test_where_products_would_be_shared_by_blas_only_the_main_thread_has_threads_of_its_own(monkeypatch):
+    monkeypatch.setattr(tiling, "small_products", lambda: False)
+    with threadpool_limits(2):
+        assert tiling.threads_for(1e12, each=1.0) == numpy_threads()
+        assert on_another_thread(lambda: tiling.threads_for(1e12, each=1.0)) == 1
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_products_on_threads_of_ours_are_not_spread_over_those_of_blas(monkeypatch, small):
+    monkeypatch.setattr(tiling, "small_products", lambda: small)
+    with threadpool_limits(2):
+        before = numpy_threads()
+        with tiling.apart(1):
+            assert numpy_threads() == before
+        with tiling.apart(2):
+            assert numpy_threads() == (before if small else 1)
+        assert numpy_threads() == before
+
+
+def test_products_left_to_the_threads_of_blas_have_taller_tiles(monkeypatch):
+    monkeypatch.setattr(tiling, "small_products", lambda: False)
+    usual = tiling.dense_tile_rows(1000)
+    with threadpool_limits(1):
+        assert tiling.product_tile_rows(1000, 8, 1) == usual
+    monkeypatch.setattr(tiling, "numpy_threads", lambda: 2)
+    assert tiling.product_tile_rows(1000, 8, 1) == 4 * usual
 
 
 def test_an_error_in_another_thread_is_raised():

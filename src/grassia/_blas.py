@@ -13,7 +13,7 @@ from threadpoolctl import ThreadpoolController
 
 from grassia._scipy import loaded
 
-__all__ = ["ServerThreads", "libraries", "numpy_blas", "one_thread", "threads"]
+__all__ = ["ServerThreads", "libraries", "numpy_blas", "numpy_threads", "one_thread", "threads"]
 
 # What loads the BLAS that scipy brings beside numpy's. A process that never imports it has no such library.
 _OF_SCIPY = "scipy.linalg"
@@ -36,6 +36,11 @@ def numpy_blas() -> Any:
     """The one that numpy uses, or None."""
     of_numpy = [lib for lib in libraries() if "numpy" in str(lib.filepath)]
     return next(iter(of_numpy or libraries()), None)
+
+
+def numpy_threads() -> int:
+    """Threads that numpy's BLAS may take now, one where there is none to ask."""
+    return int(getattr(numpy_blas(), "num_threads", None) or 1)
 
 
 def threads() -> int | None:

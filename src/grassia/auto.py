@@ -8,8 +8,10 @@ are, and whether they are worked on at the same time. The rules:
   costs less than the few queries of nystrom;
 - all in one place: `covariance` or `krylov`, whichever costs less.
 
-Costs are counted in operations. A product with a narrow block is bound by reading the data, and so reaches
-about half the speed of a Gram matrix; a dense eigenproblem of size d costs as much as 5 d^3 operations.
+Costs are counted in operations: ``m d^2`` for a Gram matrix, ``5 d^3`` for a dense eigenproblem, ``4 m d``
+for a column of a product. How many columns an iteration takes to six digits on common data, a slower one
+counted for more, was measured (`benchmarks/auto.py`), and depends on k alone. Some data take more of them,
+while one pass is one pass: in one place the iteration has to be clearly cheaper.
 """
 
 from __future__ import annotations
@@ -23,9 +25,8 @@ from grassia.errors import InvalidInput
 from grassia.solvers import Covariance, Krylov, Nystrom, Power, Solver
 
 BUDGET = 4e9
-_ROUNDS = 12  # of block Krylov, or queries a component gets from nystrom, to six digits on common data
-_NARROW = 2.0  # how much slower an operation with a narrow block is
 _EIGH = 5.0
+_CLEARLY = 1.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +101,17 @@ def certifier(loaders: Components) -> Certifier:
 
 
 def _one_pass_is_cheaper(data: Data, k: int, concurrent: bool) -> bool:
-    d, m = data.d, data.n_rows
-    width = 3 * k if concurrent else k + max(2, k // 10)
-    products = _ROUNDS * _NARROW * 4.0 * m * d * min(width, d)
-    return m * float(d) ** 2 + _EIGH * float(d) ** 3 <= products
+    d, m = float(data.d), float(data.n_rows)
+    return m * d**2 + _EIGH * d**3 <= 4.0 * m * d * _columns(data.n, k, concurrent)
+
+
+def _columns(n: int, k: int, concurrent: bool) -> float:
+    """Columns of products that an iteration takes: nystrom, or krylov with narrow or with wide blocks."""
+    if n == 1:
+        return _CLEARLY * (90.0 + 7.0 * k)
+    if concurrent:
+        return 150.0 + 36.0 * k
+    return _CLEARLY * (40.0 + 12.0 * (k + max(2, k // 10)))
 
 
 def _asynchronous(loaders: Components, k: int, budget: float) -> tuple[Solver[Any], str]:

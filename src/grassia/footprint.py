@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from grassia._blas import numpy_blas
 from grassia.data import (
     Extent,
     MatrixLoader,
@@ -276,8 +275,3 @@ def available() -> float:
     except (OSError, ValueError):  # none, or "max"
         return free
     return min(free, max(0.0, limit - used))
-
-
-def blas_threads() -> int:
-    """Threads of BLAS in this process."""
-    return int(getattr(numpy_blas(), "num_threads", None) or 1)

@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator
 
 from grassia import auto, backends, footprint, solvers
+from grassia._blas import numpy_threads
 from grassia._checks import require_count, require_positive
 from grassia.api import SINGLE_TOL
 from grassia.backends.base import Backend, deal, threads_for
@@ -263,7 +264,7 @@ def _memory(
     if d is None or not whole.known:
         notes.append("the sizes of some components are not known before they are opened")
         return _Memory(data, None, None, None, int(free), int(whole.file), tuple(notes))
-    threads = threads_for(len(groups), None) if far or engine.name == "threads" else footprint.blas_threads()
+    threads = threads_for(len(groups), None) if far or engine.name == "threads" else numpy_threads()
     extents = [extent_of(loader) for loader in loaders]
     buffers = [
         footprint.worker_side(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grassia._blas import numpy_blas, one_thread
+from grassia._blas import numpy_threads, one_thread
 from grassia.interruption import checker
 from grassia.passes import tiling
 
@@ -63,7 +63,8 @@ def dense_gram_product(
     check = checker()
     threads = tiling.threads_for(4.0 * m * d * b, _THREAD_FLOPS)
     # In single precision a sum over a tile loses the more digits, the taller the tile is.
-    most = tile_rows or tiling.product_tile_rows(d, b, 1 if single else threads, copied)
+    usual = tiling.dense_tile_rows(d) if single else tiling.product_tile_rows(d, b, threads, copied)
+    most = tile_rows or usual
 
     def over(start: int, stop: int) -> tuple[Float, Float]:
         rows = min(most, stop - start)
@@ -86,7 +87,8 @@ def dense_gram_product(
             out += part
         return out, total
 
-    found = tiling.over_rows(over, m, threads)
+    with tiling.apart(threads):
+        found = tiling.over_rows(over, m, threads)
     out, total = found[0]
     for other_out, other_total in found[1:]:
         out += other_out
@@ -203,4 +205,4 @@ def _gram_threads(m: int, d: int, rows: int) -> int:
     """
     if threading.current_thread() is not threading.main_thread() or d * d > SMALL_GRAM:
         return 1
-    return max(1, min(getattr(numpy_blas(), "num_threads", None) or 1, m // rows))
+    return max(1, min(numpy_threads(), m // rows))

@@ -75,7 +75,9 @@ def dense_row_sums(X: NDArray[Any], center: bool, *, tile_rows: int) -> RowSums:
         with np.errstate(over="ignore", invalid="ignore"):
             return _row_sums(X[start:stop], center, min(tile_rows, stop - start))
 
-    first, *others = tiling.over_rows(over, len(X), tiling.threads_for(X.size, _THREAD_ENTRIES))
+    threads = tiling.threads_for(X.size, _THREAD_ENTRIES)
+    with tiling.apart(threads):
+        first, *others = tiling.over_rows(over, len(X), threads)
     with np.errstate(over="ignore", invalid="ignore"):
         for other in others:
             first.add(other.count, other.mean, other.squares)

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from grassia._blas import numpy_blas
+from grassia._blas import numpy_blas, numpy_threads, one_thread
 
 __all__ = [
     "BUFFER_BYTES",
+    "apart",
     "centred_tile",
     "dense_tile_rows",
     "exact_in_single",
@@ -51,10 +53,19 @@ def small_products() -> bool:
 
 
 def threads_for(work: float, each: float) -> int:
-    """How many threads of ours to use: as many as BLAS may, unless BLAS itself makes use of them."""
-    if not small_products():
+    """How many threads of ours to use: as many as BLAS may, where its own can be kept out of the way.
+
+    Ours share all that is done with a tile, not the products alone. Small products stay on the calling
+    thread; for others BLAS has to be limited (`apart`), which only the main thread may do.
+    """
+    if not (small_products() or threading.current_thread() is threading.main_thread()):
         return 1
-    return max(1, min(int(numpy_blas().num_threads or 1), int(work / each)))
+    return max(1, min(numpy_threads(), int(work / each)))
+
+
+def apart(threads: int) -> AbstractContextManager[None]:
+    """Inside `with`, products on so many threads of ours are not spread over those of BLAS as well."""
+    return one_thread() if threads > 1 and not small_products() else nullcontext()
 
 
 def over_rows(work: Callable[[int, int], Part], n_rows: int, threads: int) -> list[Part]:
@@ -100,8 +111,7 @@ def dense_tile_rows(n_features: int) -> int:
     """Rows per tile for passes over dense rows.
 
     128 rows spread the cost of adding a tile's result; more if they fit 2 MiB, about a second-level cache,
-    as float64. Where small products are not cheap, tiles are four times as tall, for packing and BLAS
-    threads to pay off. No tile is larger than 32 MiB as float64 (or one row, if a row is larger).
+    as float64. No tile is larger than 32 MiB as float64 (or one row, if a row is larger).
 
     Examples
     --------
@@ -110,8 +120,6 @@ def dense_tile_rows(n_features: int) -> int:
     """
     row_bytes = 8 * n_features
     rows = min(max(128, _CACHE_BYTES // row_bytes), 1024)
-    if not small_products():
-        rows *= 4
     return max(1, min(rows, BUFFER_BYTES // row_bytes))
 
 
@@ -119,16 +127,19 @@ def product_tile_rows(n_features: int, columns: int, threads: int, copied: bool 
     """Rows per tile for products of dense rows with so many columns, on threads of ours.
 
     Between two tiles a thread needs the interpreter, which one has at a time: the more threads there are, the
-    longer each must do without, also where its tile leaves the cache for that. Copies of tiles take 32 MiB
-    together, unless they are those of `dense_tile_rows`.
+    longer each must do without, also where its tile leaves the cache for that. The threads of BLAS, where
+    products are left to them, gain by tiles four times as tall. Copies of tiles take 32 MiB together, unless
+    they are those of `dense_tile_rows`.
 
     Examples
     --------
-    >>> product_tile_rows(3000, 8, 1) == dense_tile_rows(3000)
+    >>> product_tile_rows(3000, 8, 3) >= product_tile_rows(3000, 8, 2) >= dense_tile_rows(3000)
     True
     """
     rows = dense_tile_rows(n_features)
     apart = (threads - 1) * _APART // (n_features * max(1, columns))
+    if threads == 1 and not small_products() and numpy_threads() > 1:
+        apart = 4 * rows
     if copied:
         apart = min(apart, BUFFER_BYTES // (8 * n_features * threads))
     return max(rows, apart)

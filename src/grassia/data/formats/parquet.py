@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grassia._blas import numpy_blas
+from grassia._blas import numpy_threads
 from grassia._optional import require
 from grassia.data.formats.arrow import column_dtypes, fill_column, fill_lists, is_list, list_width
 from grassia.data.formats.columns import Columns, chosen_columns, common_dtype, frozen_columns
@@ -155,7 +155,7 @@ class ParquetStore:
             self._group += 1
             row = max(1, self.shape[1] * self.dtype.itemsize)
             # pyarrow's threads count as BLAS's do: workers that share a machine have one each.
-            threads = (getattr(numpy_blas(), "num_threads", None) or 1) > 1
+            threads = numpy_threads() > 1
             self._batches = self._file.iter_batches(
                 max(1024, _BATCH // row),
                 row_groups=[self._group],
