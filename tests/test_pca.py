@@ -421,7 +421,7 @@ def test_few_components_cost_few_products(d, dtype, monkeypatch):
     monkeypatch.setattr(Component, "apply", counted)
     X = np.random.default_rng(0).standard_normal((2000, d)) * np.linspace(3.0, 1.0, d)
     pca = grassia.PCA(5, solver="covariance", random_state=0).fit(X.astype(dtype))
-    assert sum(columns) <= 100
+    assert sum(columns) <= d // 4  # how many it takes to check a few depends on rounding, and so on the BLAS
     exact = np.linalg.svd(X - X.mean(axis=0), full_matrices=False)[2][:5]
     found = pca.components_.T.astype(np.float64)
     assert projection_distance(np.linalg.qr(found)[0], exact.T) <= (1e-4 if dtype == np.float32 else 1e-8)

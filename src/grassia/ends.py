@@ -126,14 +126,15 @@ class Ends:
             (np.array(self._alpha)[:steps, j], np.array(self._beta)[:steps, j])
             for j, steps in enumerate(self._steps)
         ]
-        low, high = -_end([(-alpha, beta) for alpha, beta in taken], allowed), _end(taken, allowed)
+        mirrored = [(-alpha, beta) for alpha, beta in taken]
+        low, high = -_end(mirrored, allowed, self.rounding), _end(taken, allowed, self.rounding)
         ritz = [eigvalsh_tridiagonal(alpha, beta[:-1]) for alpha, beta in taken]
         least, most = min(float(one[0]) for one in ritz), max(float(one[-1]) for one in ritz)
         return Interval(low - noise, least + noise), Interval(most - noise, high + noise)
 
 
-def _end(taken: Sequence[tuple[Array, Array]], allowed: Array) -> float:
-    """An upper bound of the largest eigenvalue from several recurrences.
+def _end(taken: Sequence[tuple[Array, Array]], allowed: Array, rounding: float) -> float:
+    """An upper bound of the largest eigenvalue from several recurrences, but for rounding.
 
     One whose sum exceeds what is allowed at a Ritz value already has an unlucky start, since there is an
     eigenvalue no less. When all have, more has to be allowed.
@@ -142,8 +143,8 @@ def _end(taken: Sequence[tuple[Array, Array]], allowed: Array) -> float:
     most = max(tops)
     for _ in range(20):
         reached = [
-            _reaches(alpha, beta, most, float(room))
-            for (alpha, beta), room in zip(taken, allowed, strict=True)
+            _reaches(alpha, beta, most, float(room), top + rounding)
+            for (alpha, beta), room, top in zip(taken, allowed, tops, strict=True)
         ]
         if max(reached) > most:
             return max(reached)
@@ -151,12 +152,17 @@ def _end(taken: Sequence[tuple[Array, Array]], allowed: Array) -> float:
     return math.inf
 
 
-def _reaches(alpha: Array, beta: Array, top: float, allowed: float) -> float:
-    """Where from `top` on, no less than the last Ritz value, the sum of squares reaches what is allowed."""
+def _reaches(alpha: Array, beta: Array, top: float, allowed: float, own: float) -> float:
+    """Where from `top` on, no less than the last Ritz value, the sum of squares reaches what is allowed.
+
+    The last polynomial vanishes at the last Ritz value of its own recurrence, and once that has explored all
+    there is nothing is left of it but rounding, divided by a beta that is rounding too. So up to `own`, which
+    is a rounding above that value, it is not counted.
+    """
 
     def beyond(x: float) -> bool:
         before, now, total = 0.0, 1.0, 1.0
-        for i in range(len(alpha)):
+        for i in range(len(alpha) if x > own else len(alpha) - 1):
             link = beta[i - 1] * before if i else 0.0
             before, now = now, ((x - alpha[i]) * now - link) / beta[i]
             total += now * now
