@@ -147,8 +147,7 @@ def server_side(solver: Solver[Any], n: int, d: int, k: int, workers: int, probe
     else:
         solving = certifying = solver.server_bytes(n, d, k) / (NUMBER * d)
         if isinstance(solver, Nystrom):  # a prior is worked out from copies of what it is made of
-            asked, _, kept = solver.sizes(n, d, k)
-            solving = certifying = solving + 6.0 * solver._prior_rank(n, d, asked, kept)
+            solving = certifying = solving + 6.0 * solver._prior_rank(n, d, k)
     # The explored space and its products, and one of them once more while it grows.
     certifying += 3.0 * explored + 3 * (k + probes) + 2 * (width + probes)
     return NUMBER * d * (max(solving, certifying) + 3.0 * width * workers)
