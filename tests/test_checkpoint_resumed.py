@@ -169,6 +169,28 @@ def test_a_finished_run_may_be_resumed_to_a_smaller_tolerance(problem, tmp_path)
     assert projection_distance(result.vectors, problem.leading(3)) <= 1e-11
 
 
+@pytest.mark.parametrize("answers", [1, 3, 5, 8])
+@pytest.mark.parametrize(("before", "after"), [(1e-11, 1e-7), (1e-6, 1e-11), (1e-3, 1e-9)])
+def test_a_certificate_under_way_is_judged_by_the_tolerance_of_the_resumed_run(
+    problem, tmp_path, before, after, answers
+):
+    seen = []
+
+    def stop(progress):
+        if progress.phase == "certifying":
+            seen.append(sum(progress.answers))
+        return bool(seen) and seen[-1] - seen[0] >= answers
+
+    careful = Certifier(rigorous=True)  # so that it takes several sweeps
+    part = begun(problem, tmp_path, stop=stop, solver="power", tol=before, certifier=careful)
+    assert part.status is Status.INTERRUPTED
+    result = resume(tmp_path, problem.components, tol=after, certifier=careful)
+    assert result.status is Status.CONVERGED
+    assert result.certificate.tol == after
+    assert result.certificate.sin_theta.value <= after
+    assert projection_distance(result.vectors, problem.leading(3)) <= after
+
+
 def test_a_job_that_says_resume_begins_or_goes_on(problem, tmp_path):
     plan = Checkpoint(tmp_path / "new", updates=1, resume=True)
     job = {"weights": problem.weights, "solver": "power", "checkpoint": plan, "rng": 0}

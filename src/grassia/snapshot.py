@@ -206,6 +206,8 @@ class Snapshot:
         assert server.problem is not None
         assert self.sweep is not None
         server.rng.bit_generator.state = course.drawn_from
+        if course.kind == "certify":
+            course.arguments = {**course.arguments, "tol": server.tol}  # it may be another one now
         course.begin(server.solver, server.problem, server.rng, server._noise)
         block = course.next(None)
         for product, parts in course.heard:
@@ -213,6 +215,9 @@ class Snapshot:
                 return False
             server._largest_parts = parts
             block = course.next(product)
+        if block is None and course.kind == "certify":  # for this tolerance it has heard enough
+            server._arrive(course)
+            return True
         asked = self.sweep.block
         if block is None or block.shape != asked.shape:
             return False
