@@ -79,6 +79,15 @@ def test_the_program_names_what_may_come_next(shell, home):
     assert names(home, shell, "grassia pca --backend p") == {"processes"}
 
 
+@pytest.mark.parametrize(
+    ("line", "code"), [("grassia simu", 0), ("grassia pca --solver n", 0), ("grassia zz", 1)]
+)
+def test_a_shell_is_told_by_the_exit_code_whether_there_is_anything(line, code, home):
+    asked = {"_GRASSIA_COMPLETE": "complete_fish", "_TYPER_COMPLETE_FISH_ACTION": "is-args"}
+    done = subprocess.run(["grassia"], env={**home, **asked, "_TYPER_COMPLETE_ARGS": line}, timeout=60)
+    assert done.returncode == code
+
+
 def test_every_option_of_the_help_is_completed(home):
     shown = ask(home, "grassia", "pca", "--help", COLUMNS="200")
     listed = set(re.findall(r"^\W*(?:-\w,? +)?(--[a-z][a-z-]+)", shown, re.M))

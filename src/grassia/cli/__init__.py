@@ -86,7 +86,9 @@ def _run(arguments: list[str]) -> int:
         code, how_to_go_on = INTERRUPTED, str(stopped)
     except (KeyboardInterrupt, typer.Abort):  # whoever has kept something says so by `Stopped`
         code = INTERRUPTED
-    except (BrokenPipeError, SystemExit):  # the latter is how rich takes it
+    except (BrokenPipeError, SystemExit) as end:
+        if isinstance(end, SystemExit) and not isinstance(end.__context__, BrokenPipeError):
+            raise  # by completion; for a broken pipe that is how rich takes it
         sys.stdout = None  # whoever read us has left: say no more
         return CUT_OFF
     except Exception as error:
