@@ -15,7 +15,7 @@ import pytest
 
 import grassia
 from backend_tasks import Post, loaders, matrices, sine
-from conftest import ray_cluster
+from conftest import eventually, ray_cluster
 from grassia.backends import get
 from grassia.data import CallableLoader
 from grassia.errors import InvalidInput
@@ -218,6 +218,23 @@ def test_a_worker_is_not_replaced_for_ever(engine):
     lost = post.gather(1)[0]
     assert lost.permanent
     assert not post.backend.replace(0, "thrice")
+
+
+def test_actors_that_are_ended_before_they_are_up_keep_nothing(engine):
+    """Ray may lose sight of one that is killed as it is made, with its CPU."""
+    ray = ray_cluster()
+
+    @ray.remote(num_cpus=1)
+    def nap():
+        time.sleep(0.01)
+
+    for _ in range(6):
+        # An idle process of Ray's takes an actor at once, and that is when a kill may be missed.
+        ray.get([nap.remote() for _ in range(4)])
+        backend = engine(4)
+        backend.start(loaders(4))
+        backend.close()
+    assert eventually(lambda: ray.available_resources().get("CPU", 0.0) == 4.0, 20.0)
 
 
 def test_a_worker_is_restored_only_once_there_is_room_for_it(engine):

@@ -38,6 +38,7 @@ MANY = 8  # so many calls with a block in them cost the server more than to put 
 LOOK_SECONDS = 2.0  # how often the list of nodes is read
 LOCATE_MILLISECONDS = 2000
 PROBE_SECONDS = 1.0
+RISING_SECONDS = 4.0  # in which an actor that has room is up
 
 
 class Ray(Backend):
@@ -109,6 +110,7 @@ class Ray(Backend):
         self._probed: dict[str, tuple[float, bool]] = {}
         self._looked = self._progress = 0.0
         self._unborn: list[Place] = []
+        self._leaving: list[tuple[float, Any, Any]] = []  # not up yet: (asked for, call, actor)
         self._server: ServerThreads | None = None
         self._started = time.perf_counter()
 
@@ -248,13 +250,43 @@ class Ray(Backend):
     def _dismiss(self) -> None:
         """End the actors that wait for another run."""
         for actor in self._resting:
-            with suppress(Exception):  # it is gone already, or the cluster is
-                self.ray.kill(actor)
+            self._kill(actor)
         self._resting.clear()
+
+    def _kill(self, actor: Any) -> None:
+        with suppress(Exception):  # it is gone already, or the cluster is
+            self.ray.kill(actor)
+
+    def part_with(self, actor: Any, rising: Any, asked: float) -> None:
+        # One that is killed at the moment it is made may not hear of it, and keeps its CPU as long as this
+        # program is there, though Ray itself takes it for dead. So it is killed when it is up.
+        if rising is None:
+            self._kill(actor)
+        else:
+            self._leaving.append((asked, rising, actor))
+
+    def _see_off(self, wait: bool = False) -> None:
+        """End those that are up by now, or have had long enough to be; with `wait`, all of them."""
+        if not self._leaving:
+            return
+        up: list[Any] = []
+        latest = max(asked for asked, _, _ in self._leaving)
+        left = max(0.0, latest + RISING_SECONDS - time.monotonic()) if wait else 0.0
+        with suppress(Exception):  # the cluster is gone
+            calls = [call for _, call, _ in self._leaving]
+            up, _ = self.ray.wait(calls, num_returns=len(calls), timeout=left)
+        now, staying = time.monotonic(), []
+        for asked, call, actor in self._leaving:
+            if wait or call in up or now - asked > RISING_SECONDS:
+                self._kill(actor)
+            else:
+                staying.append((asked, call, actor))
+        self._leaving = staying
 
     def _end(self, keep: bool) -> None:
         for place in self._places:
             self._resting += place.end(keep)
+        self._see_off(wait=True)
         for kept in (self._places, self._owner, self.waited, self._mail, self._sent, self._moves):
             kept.clear()
         self._unborn, self._newcomers, self._nodes, self._probed = [], [], {}, {}
@@ -363,6 +395,7 @@ class Ray(Backend):
             self._look()
             self._plan()
             self._urge()
+            self._see_off()
         if self._unborn:
             up = [place for place in self._unborn if place.home is not None or place.gone]
             if up:

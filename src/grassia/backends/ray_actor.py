@@ -10,7 +10,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -68,6 +67,10 @@ class Engine(Protocol):
 
     def hire(self, place: Place, *, on: str | None, avoid: str | None, spare: bool) -> Any:
         """A new actor: on a node or not on one, if that can be."""
+        ...
+
+    def part_with(self, actor: Any, rising: Any, asked: float) -> None:
+        """End an actor; `rising` is the call that is waited for while it is not up, `asked` since when."""
         ...
 
     def address(self, node: str) -> str:
@@ -163,11 +166,10 @@ class Seat:
         self.queue.clear()
 
     def end(self) -> None:
-        actor = self._actor
+        actor, rising = self._actor, self._call if self.node is None else None
         self._forget()
         if actor is not None:
-            with suppress(Exception):  # it is gone already, or the cluster is
-                self._place.engine.ray.kill(actor)
+            self._place.engine.part_with(actor, rising, self.asked)
 
 
 class Place:
