@@ -12,7 +12,7 @@ from grassia.backends.service import LogNormal
 from grassia.checkpoint import latest
 from grassia.geometry import projection_distance
 from grassia.solvers import Grassia, Krylov, Nystrom, Power
-from interrupted_runs import begun, five_components, stopped_after
+from interrupted_runs import begun, five_components, stopped_after, stopped_while_certifying
 from problems import gaussian_rows, heterogeneous, leading_of_rows
 
 SOLVERS = ["grassia", "nystrom", "power", "krylov", "lobpcg", "orthogonal", "covariance", "rgd", "vrpca"]
@@ -60,13 +60,7 @@ def test_a_resumed_run_is_bit_for_bit_the_run_that_was_never_interrupted(problem
     + [(solver, answers) for solver in ("orthogonal", "grassia", "power") for answers in (1, 5, 8, 12)],
 )
 def test_a_certificate_under_way_is_taken_up_in_the_middle_of_its_sweep(problem, tmp_path, solver, answers):
-    seen = []
-
-    def stop(progress):
-        if progress.phase == "certifying":
-            seen.append(sum(progress.answers))
-        return bool(seen) and seen[-1] - seen[0] >= answers
-
+    stop = stopped_while_certifying(answers)
     careful = Certifier(rigorous=True)  # so that it takes several sweeps
     options = {"solver": solver, "backend": Serial(), "tol": 1e-7, "certifier": careful}
     whole = begun(problem, tmp_path / "whole", stop=(), **options)
@@ -174,13 +168,7 @@ def test_a_finished_run_may_be_resumed_to_a_smaller_tolerance(problem, tmp_path)
 def test_a_certificate_under_way_is_judged_by_the_tolerance_of_the_resumed_run(
     problem, tmp_path, before, after, answers
 ):
-    seen = []
-
-    def stop(progress):
-        if progress.phase == "certifying":
-            seen.append(sum(progress.answers))
-        return bool(seen) and seen[-1] - seen[0] >= answers
-
+    stop = stopped_while_certifying(answers)
     careful = Certifier(rigorous=True)  # so that it takes several sweeps
     part = begun(problem, tmp_path, stop=stop, solver="power", tol=before, certifier=careful)
     assert part.status is Status.INTERRUPTED
