@@ -15,7 +15,8 @@ reach the accuracy asked for. There the executor of one Dask worker does the sam
 Processes and actors are started once, before the clock, and kept from run to run, as those of Dask are in any
 case. With `--fresh` each run starts its own, and its clock runs from there.
 
-All methods take turns, so that a noisy spell hits each of them; medians over the repeats.
+All methods take turns, so that a noisy spell hits each of them, with a short pause before each: the workers of
+the run before it still put their data away when that is over. Medians over the repeats.
 
     python benchmarks/engines.py [--rows 60000] [--k 3] [--repeats 5] [--engines ray] [--fresh]
 """
@@ -43,6 +44,7 @@ from grassia.solvers import Krylov, Nystrom
 
 WORKERS = 4
 SLOW = 10.0
+PAUSE = 0.2
 
 
 def rows(m: int, d: int, seed: int = 0) -> np.ndarray:
@@ -145,6 +147,7 @@ class Bench:
         self.notes: dict[str, str] = {}
 
     def time(self, name: str, call: Callable[[], str]) -> None:
+        time.sleep(PAUSE)
         began = time.perf_counter()
         self.notes[name] = call()
         self.seconds.setdefault(name, []).append(time.perf_counter() - began)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -235,6 +236,31 @@ def test_actors_that_are_ended_before_they_are_up_keep_nothing(engine):
         backend.start(loaders(4))
         backend.close()
     assert eventually(lambda: ray.available_resources().get("CPU", 0.0) == 4.0, 20.0)
+
+
+def test_an_actor_that_died_while_it_was_kept_is_replaced_and_nothing_is_lost(engine):
+    with engine(2) as backend:
+        post = Post(backend, loaders(2))
+        before = [post.ask(i, WHERE).scalars["pid"] for i in range(2)]
+        backend.release()
+        os.kill(before[0], signal.SIGKILL)
+        post = Post(backend, loaders(2))
+        for i in (0, 0, 1, 1):
+            post.send(i, WHERE)
+        found = [message.scalars for message in post.gather(4)]
+        assert sorted(reply["seen"] for reply in found) == [1, 1, 2, 2]
+        assert len({reply["pid"] for reply in found}) == 2
+        assert {before[1]} == {reply["pid"] for reply in found} & {*before}
+
+
+def test_a_kept_actor_that_dies_of_its_first_task_is_lost(engine):
+    with engine(1) as backend:
+        Post(backend, loaders(1)).ask(0, WHERE)
+        backend.release()
+        post = Post(backend, loaders(1))
+        post.send(0, KILL)
+        assert kinds(post.gather(2)) == [Lost, Restored]
+        assert post.ask(0, WHERE).scalars["seen"] == 1
 
 
 def test_a_worker_is_restored_only_once_there_is_room_for_it(engine):

@@ -14,14 +14,14 @@ import time
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from grassia._blas import ServerThreads
 from grassia._checks import require_count, require_positive
 from grassia._optional import require
 from grassia.backends.base import Backend, Faults, deal, threads_for
-from grassia.backends.ray_actor import Actor, Place, Seat
+from grassia.backends.ray_actor import Actor, Hired, Place, Seat
 from grassia.backends.ray_cluster import Request, census, described, moves, room
 from grassia.backends.ray_wire import INLINE, PIECE
 from grassia.backends.station import pack
@@ -95,7 +95,7 @@ class Ray(Backend):
         self._workers, self._wanted_blas = workers, blas_threads
         self._own = False
         self._kind: Any = None
-        self._resting: list[Any] = []  # actors that wait for another run ...
+        self._resting: list[Hired] = []  # actors that wait for another run ...
         self._rested: Any = None  # ... with such resources
         self._wanted: dict[str, float] = {}
         self._places: list[Place] = []
@@ -136,7 +136,11 @@ class Ray(Backend):
         self._server = ServerThreads(1)
 
     def _settle(self, luggage: Sequence[tuple[bytes, Sequence[Any]]]) -> None:
-        self._look()
+        here = self.ray.get_runtime_context().get_node_id()
+        if here not in self._nodes:  # of no cluster, or of one that was left
+            self._nodes = {}
+        if not self._nodes or time.monotonic() - self._looked > LOOK_SECONDS:
+            self._look()
         there = sum(float(node["Resources"].get("CPU", 0.0)) for node in self._nodes.values())
         share = min(1.0, max(there, 1.0) / len(self.groups))
         self._wanted = self._request.wanted(share)
@@ -150,7 +154,7 @@ class Ray(Backend):
             concurrency_groups={"ears": 1},
             **{name: value for name, value in options.items() if value is not None},
         )(Actor)
-        asked = (self._wanted, self.ray.get_runtime_context().get_node_id())
+        asked = (self._wanted, here)
         if self._rested != asked:  # other actors, or those of a cluster that was left
             self._dismiss()
         self._rested = asked
@@ -159,7 +163,8 @@ class Ray(Backend):
             raise InvalidInput(self._no_room("no node could hold one"))
         self._progress = time.monotonic()
         for group, (packed, references) in zip(self.groups, luggage, strict=True):
-            place = Place(self, tuple(group), self.ray.put(packed), references)
+            small = packed if len(packed) <= PIECE else self.ray.put(packed)
+            place = Place(self, tuple(group), small, references)
             self._places.append(place)
             self._owner.update(dict.fromkeys(group, place))
         self._dismiss()  # those that there is no use for
@@ -249,8 +254,8 @@ class Ray(Backend):
 
     def _dismiss(self) -> None:
         """End the actors that wait for another run."""
-        for actor in self._resting:
-            self._kill(actor)
+        for resting in self._resting:
+            self._kill(resting.actor)
         self._resting.clear()
 
     def _kill(self, actor: Any) -> None:
@@ -289,7 +294,9 @@ class Ray(Backend):
         self._see_off(wait=True)
         for kept in (self._places, self._owner, self.waited, self._mail, self._sent, self._moves):
             kept.clear()
-        self._unborn, self._newcomers, self._nodes, self._probed = [], [], {}, {}
+        self._unborn, self._newcomers, self._probed = [], [], {}
+        if not keep:
+            self._nodes = {}
         if self._server is not None:
             self._server.end()
             self._server = None
@@ -306,7 +313,7 @@ class Ray(Backend):
 
     # -- where actors go ------------------------------------------------------------------------
 
-    def hire(self, place: Place, *, on: str | None, avoid: str | None, spare: bool) -> Any:
+    def hire(self, place: Place, *, on: str | None, avoid: str | None, spare: bool) -> Hired:
         options: dict[str, Any] = {}
         resources = dict(self._request.resources or {})
         anywhere = not spare
@@ -323,11 +330,11 @@ class Ray(Backend):
             options["resources"] = resources
         if spare and self.ray.available_resources().get("CPU", 0.0) < self._wanted.get("CPU", 0.0):
             options["num_cpus"] = 0  # the one it is to stand in for makes little use of its own
+        given = place.luggage, place.references, self.blas_threads
         if self._resting and anywhere:
-            actor = self._resting.pop()
-            actor.begin.remote(place.luggage, place.references, self.blas_threads)
-            return actor  # should it have died meanwhile, it does not come up
-        return self._kind.options(**options).remote(place.luggage, place.references, self.blas_threads)
+            found = self._resting.pop()
+            return replace(found, begun=found.actor.begin.remote(*given))
+        return Hired(self._kind.options(**options).remote(*given))
 
     def _preferring(self, node: str) -> Any:
         strategies = require("ray.util.scheduling_strategies", "ray")

@@ -10,7 +10,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,6 +21,8 @@ from grassia.data.formats.ray import in_short, receiving
 from grassia.messages import Failure, Lost, Message, Reply, Restored, Task
 
 log = logging.getLogger("grassia")
+
+Posted = tuple[Task, Mapping[str, Any]]  # a task, with its arrays or where they are
 
 OVERDUE_SECONDS = 30.0  # after which an actor that was asked for should be up, if there is room
 
@@ -57,6 +59,24 @@ class Actor:
             self._station.drop(number)
 
 
+@dataclass(frozen=True, slots=True)
+class Hired:
+    """An actor that a place is given.
+
+    Attributes
+    ----------
+    actor : actor handle
+    node : str, optional
+        Where it runs, of one that was up before: it is sent tasks at once.
+    begun : object reference, optional
+        Of such a one: the call that it began with.
+    """
+
+    actor: Any
+    node: str | None = None
+    begun: Any = None
+
+
 class Engine(Protocol):
     """What a place needs of the back-end."""
 
@@ -65,8 +85,8 @@ class Engine(Protocol):
     #: Who waits for which call.
     waited: dict[Any, tuple[Place, Seat]]
 
-    def hire(self, place: Place, *, on: str | None, avoid: str | None, spare: bool) -> Any:
-        """A new actor: on a node or not on one, if that can be."""
+    def hire(self, place: Place, *, on: str | None, avoid: str | None, spare: bool) -> Hired:
+        """An actor: on a node or not on one, if that can be."""
         ...
 
     def part_with(self, actor: Any, rising: Any, asked: float) -> None:
@@ -85,18 +105,31 @@ class Engine(Protocol):
 class Seat:
     """One actor. Tasks wait until it is up."""
 
-    def __init__(self, place: Place, actor: Any, told: Mapping[str, Any]) -> None:
-        self._place, self._actor, self.told = place, actor, dict(told)
-        self.node: str | None = None  # where it runs, once it is up
+    def __init__(self, place: Place, hired: Hired, told: Mapping[str, Any]) -> None:
+        self._place, self._actor, self.told = place, hired.actor, dict(told)
+        self.node = hired.node  # where it runs, once it is up
+        self._begun = hired.begun
         self.spare = False  # hired to stand in for another, perhaps with less
         self.asked = time.monotonic()
-        self.queue: deque[tuple[Task, Mapping[str, Any]]] = deque()
-        self.current: tuple[Task, Mapping[str, Any]] | None = None
+        self.queue: deque[Posted] = deque()
+        self.current: Posted | None = None
         self._dropped = False
         self._call: Any = None
         self._pieces: list[Any] = []  # of the answer, beside what is waited for
         self._answered = 0  # bytes of the last answer
-        self._wait_for(actor.ready.remote())
+        if self.node is None:
+            self._wait_for(self._actor.ready.remote())
+
+    @property
+    def ran(self) -> bool:
+        """Whether the actor, which is dead, has lived in this run."""
+        if self._begun is None:
+            return self.node is not None
+        try:
+            self._place.engine.ray.get(self._begun, timeout=0)
+        except Exception:
+            return False
+        return True
 
     @property
     def idle(self) -> bool:
@@ -116,11 +149,15 @@ class Seat:
             self._dropped = True
             self._actor.drop.options(concurrency_group="ears").remote(number)
 
-    def outstanding(self, number: int) -> list[tuple[Task, Mapping[str, Any]]]:
+    @property
+    def wanted(self) -> list[Posted]:
+        """What it is out with, if that is wanted still, and what follows."""
+        out = [] if self.current is None or self._dropped else [self.current]
+        return [*out, *self.queue]
+
+    def outstanding(self, number: int) -> list[Posted]:
         """The task of this number and what follows it, if it is the one the actor is out with."""
-        waiting = list(self.queue)
-        if self.current is not None and not self._dropped:
-            waiting.insert(0, self.current)
+        waiting = self.wanted
         return waiting if waiting and waiting[0][0].id == number else []
 
     def dispatch(self) -> None:
@@ -151,14 +188,14 @@ class Seat:
         self._answered = size_of(messages)
         return messages
 
-    def leave(self) -> Any:
+    def leave(self) -> Hired:
         """The actor, for another run; it drops what it is at. The seat is empty then."""
         if self.current is not None:
             self.drop(self.current[0].id)
         actor = self._actor
         self._forget()
         actor.rest.remote()
-        return actor
+        return Hired(actor, self.node)
 
     def _forget(self) -> None:
         self._place.engine.waited.pop(self._call, None)
@@ -189,8 +226,10 @@ class Place:
         self._mourned = ""  # why the first seat died while the second went on
         self.first: Seat | None = Seat(self, self._hired(), {})
         self.second: Seat | None = None
+        if self.first.node is not None:
+            self.home = engine.address(self.first.node)
 
-    def _hired(self, on: str | None = None, avoid: str | None = None, spare: bool = False) -> Any:
+    def _hired(self, on: str | None = None, avoid: str | None = None, spare: bool = False) -> Hired:
         return self.engine.hire(self, on=on, avoid=avoid, spare=spare)
 
     @property
@@ -216,11 +255,11 @@ class Place:
 
     def take(self, seat: Seat) -> list[Message]:
         """What came of the call that a seat is done with; the next one is made."""
-        rising = seat.node is None
+        rising, asked = seat.node is None, seat.wanted
         try:
             found = seat.take()
         except self.engine.ray.exceptions.RayError as error:
-            return self._fallen(seat, error, rising)
+            return self._fallen(seat, error, asked)
         if rising:
             return self._risen(seat, found)
         messages: list[Message] = found
@@ -271,7 +310,7 @@ class Place:
 
     # -- losses ---------------------------------------------------------------------------------
 
-    def _fallen(self, seat: Seat, error: Exception, rising: bool) -> list[Message]:
+    def _fallen(self, seat: Seat, error: Exception, asked: Sequence[Posted]) -> list[Message]:
         reason = f"the actor died: {in_short(error)}"
         # A node that is gone is among those that Ray counts on until it has missed some heartbeats.
         unreachable = isinstance(error, self.engine.ray.exceptions.ActorUnavailableError)
@@ -279,7 +318,7 @@ class Place:
             unreachable or "node" in reason or not self.engine.answers(seat.node)
         )
         avoid = seat.node if suspect else None
-        waiting = seat.queue.copy()
+        ran = seat.ran
         seat.end()
         if seat is self.second:
             self.second = None
@@ -288,14 +327,14 @@ class Place:
             self.first, self._mourned = None, reason
             log.info("%s; its copy goes on", reason)
             return []
-        if not rising:
+        if ran:
             return self.lose(reason, avoid=avoid)
         # It never ran: nothing is lost but time, and what waits for it waits for the next one.
         self._losses += 1
         if self._losses > self.engine.max_restarts:
             return [self._given_up(reason)]
         self.first = Seat(self, self._hired(avoid=self.target), {})
-        self.first.queue = waiting
+        self.first.queue = deque(asked)
         return []
 
     def lose(self, reason: str, *, avoid: str | None = None, on: str | None = None) -> list[Message]:
@@ -352,7 +391,7 @@ class Place:
             self.second.post(task, own)
         return True
 
-    def end(self, keep: bool = False) -> list[Any]:
+    def end(self, keep: bool = False) -> list[Hired]:
         """All is over; the actors that another run may use, where they are to be kept."""
         up = self.first is not None and self.first.node is not None and not self.first.spare
         kept = [self.first.leave()] if keep and up and self.first is not None else []
