@@ -1,22 +1,26 @@
 """Ray and Dask on one machine, four workers: what they cost, and one worker that is ten times slower.
 
 First table, equal workers: seconds of whole runs (opening and certificate included; the clusters themselves
-run already, and the rows lie in a file) on each engine, and the ratio to the processes back-end.
+run already, and the rows lie in a file) on each engine, and the ratio to the processes back-end. Asynchronous
+methods do not always take as many passes, so the ratio of the seconds a pass is there as well. The second one
+is the same with `--product` seconds of sleep for each product, as on four machines that have nothing else to
+do; where there are fewer cores than workers, products of the first table share them, and what an engine
+computes for itself counts for more.
 
-Second table, one worker ten times slower, each on a machine of its own: nystrom and synchronous block Krylov
+Third table, one worker ten times slower, each on a machine of its own: nystrom and synchronous block Krylov
 on each engine. Four workers that share the cores of one machine slow each other down when all of them are
 busy, as those of an asynchronous method are. So here a task is a sleep (of `--pace` seconds, ten times as
 long for the slow worker) and a small product.
 
-Third table, one worker ten times slower at what it computes on this machine (followed by nine times as long a
-sleep), beside Dask's own `svd_compressed` on the same persisted rows, with the fewest power iterations that
-reach the accuracy asked for. There the executor of one Dask worker does the same with every task.
+Fourth table, one worker ten times slower at what it computes on this machine (followed by nine times as
+long a sleep), beside Dask's own `svd_compressed` on the same persisted rows, with the fewest power iterations
+that reach the accuracy asked for. There the executor of one Dask worker does the same with every task.
 
 Processes and actors are started once, before the clock, and kept from run to run, as those of Dask are in any
 case. With `--fresh` each run starts its own, and its clock runs from there.
 
-All methods take turns, so that a noisy spell hits each of them, with a short pause before each: the workers of
-the run before it still put their data away when that is over. Medians over the repeats.
+All methods take turns, so that a noisy spell hits each of them, with a short pause before each: the workers
+of the run before it still put their data away when that is over. Medians over the repeats.
 
     python benchmarks/engines.py [--rows 60000] [--k 3] [--repeats 5] [--engines ray] [--fresh]
 """
@@ -32,6 +36,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +92,10 @@ class Clusters:
         if "ray" in engines:
             import ray
 
-            ray.init(num_cpus=WORKERS, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+            # Room for the actors of each table, which are kept beside one another.
+            ray.init(
+                num_cpus=4 * WORKERS, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
+            )
 
     def backend(self, engine: str, **options: Any) -> Backend:
         if self._kept is None:
@@ -139,41 +147,60 @@ def as_before(dask_worker: Any = None) -> None:
     dask_worker.executors["default"] = dask_worker.quick
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What a run had to say."""
+
+    note: str
+    passes: float = 1.0
+
+
 class Bench:
     """Medians of what was measured in turn."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, list[float]] = {}
+        self.passes: dict[str, list[float]] = {}
         self.notes: dict[str, str] = {}
 
-    def time(self, name: str, call: Callable[[], str]) -> None:
+    def time(self, name: str, call: Callable[[], Outcome]) -> None:
         time.sleep(PAUSE)
         began = time.perf_counter()
-        self.notes[name] = call()
+        outcome = call()
         self.seconds.setdefault(name, []).append(time.perf_counter() - began)
+        self.passes.setdefault(name, []).append(outcome.passes)
+        self.notes[name] = outcome.note
 
     def ratio(self, name: str, to: str) -> float:
         """Median of the ratios of what was measured in the same turn."""
         pairs = zip(self.seconds[name], self.seconds[to], strict=True)
         return statistics.median(mine / other for mine, other in pairs)
 
-    def show(self, title: str, reference: dict[str, str]) -> None:
+    def a_pass(self, name: str) -> float:
+        """Median of the seconds a pass."""
+        pairs = zip(self.seconds[name], self.passes[name], strict=True)
+        return statistics.median(seconds / passes for seconds, passes in pairs)
+
+    def show(self, title: str, reference: dict[str, str], by_pass: bool = False) -> None:
         print(f"\n{title}")
         for name, found in self.seconds.items():
             to = reference.get(name)
             ratio = ""
             if to is not None:
                 ratio = f"{self.ratio(name, to):5.2f} of {to}"
-            print(f"  {name:28} {statistics.median(found):7.2f} s  {ratio:34} {self.notes[name]}", flush=True)
+            if to is not None and by_pass:
+                ratio += f", {self.a_pass(name) / self.a_pass(to):4.2f} a pass"
+            print(f"  {name:28} {statistics.median(found):7.2f} s  {ratio:46} {self.notes[name]}", flush=True)
 
 
-def solve(shards: Any, k: int, solver: Any, backend: Backend, tol: float, leading: np.ndarray) -> str:
+def solve(shards: Any, k: int, solver: Any, backend: Backend, tol: float, leading: np.ndarray) -> Outcome:
     result = grassia.eigenspace(shards, k, solver=solver, backend=backend, tol=tol, rng=0)
     busy, answers = sum(result.stats["busy_seconds"]), sum(result.stats["answers"])
     sine = projection_distance(result.vectors, leading)
-    return (
+    return Outcome(
         f"{result.status.name}, sine {sine:.1e}, {result.stats['passes']:.1f} passes, "
-        f"{1e3 * busy / answers:.0f} ms an answer"
+        f"{1e3 * busy / answers:.0f} ms an answer",
+        result.stats["passes"],
     )
 
 
@@ -201,11 +228,12 @@ def main() -> None:
     parser.add_argument("--tol", type=float, default=1e-6)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--engines", nargs="*", default=["ray", "dask"])
-    parser.add_argument("--tables", nargs="*", default=["overhead", "straggler", "machines"])
+    parser.add_argument("--tables", nargs="*", default=["overhead", "paced", "straggler", "machines"])
     parser.add_argument(
         "--solvers", nargs="*", default=["krylov", "power", "grassia"], help="of the first table"
     )
-    parser.add_argument("--pace", type=float, default=0.1, help="seconds of a task in the second table")
+    parser.add_argument("--pace", type=float, default=0.1, help="seconds of a task in the third table")
+    parser.add_argument("--product", type=float, default=0.005, help="and in the second")
     parser.add_argument("--fresh", action="store_true", help="start the workers in each run")
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -227,28 +255,41 @@ def measure(chosen: argparse.Namespace, stack: ExitStack) -> None:
 
     def run(
         engine: str, name: str, data: Any = shards, answer: np.ndarray = leading, **options: Any
-    ) -> Callable[[], str]:
+    ) -> Callable[[], Outcome]:
         backend = clusters.backend(engine, **options)  # a kept one is started here, before the clock
         return lambda: solve(data, chosen.k, solvers[name], backend, chosen.tol, answer)
 
-    if "overhead" in chosen.tables:
+    def overhead(title: str, *data: Any, **options: Any) -> None:
         bench, reference = Bench(), {}
         for _ in range(chosen.repeats):
             for name in chosen.solvers:
                 for engine in ("processes", *chosen.engines):
-                    bench.time(f"{engine}, {name}", run(engine, name))
+                    bench.time(f"{engine}, {name}", run(engine, name, *data, **options))
                     reference[f"{engine}, {name}"] = f"processes, {name}"
-        bench.show("Equal workers", reference)
+        bench.show(title, reference, by_pass=True)
+
+    def small(rows: int) -> tuple[Any, np.ndarray]:
+        part = X[:rows]
+        return (
+            grassia.from_rows(part, n_components=WORKERS, center=False),
+            np.linalg.eigh(part.T @ part)[1][:, ::-1][:, : chosen.k],
+        )
+
+    if "overhead" in chosen.tables:
+        overhead("Equal workers")
+
+    if "paced" in chosen.tables:
+        title = f"Equal workers, each task {chosen.product:g} s of another machine"
+        overhead(title, *small(100 * WORKERS), faults=f"delay:*:{chosen.product}")
 
     if "machines" in chosen.tables:
-        small = grassia.from_rows(X[: len(X) // 10], n_components=WORKERS, center=False)
-        answer = np.linalg.eigh(X[: len(X) // 10].T @ X[: len(X) // 10])[1][:, ::-1][:, : chosen.k]
+        less, answer = small(len(X) // 10)
         pace = [f"delay:*:{chosen.pace}", f"delay:{WORKERS - 1}:{(SLOW - 1.0) * chosen.pace}"]
         bench, reference = Bench(), {}
         for _ in range(chosen.repeats):
             for engine in ("processes", *chosen.engines):
                 for name in ("krylov", "nystrom"):
-                    bench.time(f"{engine}, {name}", run(engine, name, small, answer, faults=pace))
+                    bench.time(f"{engine}, {name}", run(engine, name, less, answer, faults=pace))
                 reference[f"{engine}, nystrom"] = f"{engine}, krylov"
         bench.show(f"One worker ten times slower, each task {chosen.pace:g} s of another machine", reference)
 
@@ -264,7 +305,9 @@ def measure(chosen: argparse.Namespace, stack: ExitStack) -> None:
                 reference[f"{engine}, nystrom"] = f"{engine}, krylov"
             if clusters.client is not None:
                 with clusters.one_slow():
-                    bench.time(theirs, lambda: compressed(persisted, chosen.k, iterations, leading)[1])
+                    bench.time(
+                        theirs, lambda: Outcome(compressed(persisted, chosen.k, iterations, leading)[1])
+                    )
         bench.show("One worker ten times slower", reference)
         if clusters.client is not None:
             for engine in chosen.engines:
