@@ -193,7 +193,8 @@ def _solved(of: Scene, posed: Problem, stage: Stage, violence: Violence, slownes
         due = of.ends_at is not None and progress.passes >= of.ends_at and progress.version > 0
         if due and of.abruptly and plan.there:
             raise ServerDied
-        return due and not of.abruptly
+        # While what is left is opened anew there may be nothing to give back.
+        return due and not of.abruptly and progress.vectors is not None
 
     policy = of.policy
     times = {name: getattr(policy, name) for name in ("timeout", "hasten_after", "patience")}

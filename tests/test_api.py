@@ -133,6 +133,11 @@ def test_ctrl_c_before_anything_was_opened_is_passed_on(problem):
         eigenspace(problem.components, 3, rng=0, callbacks=interrupt)
 
 
+def test_a_callback_that_stops_before_anything_was_opened_says_that_there_is_no_answer(problem):
+    with pytest.raises(grassia.GrassiaError, match=r"\(INTERRUPTED\) before every component was opened"):
+        eigenspace(problem.components, 3, rng=0, callbacks=lambda progress: True)
+
+
 def test_one_component_alone_is_a_sum_of_one():
     X = gaussian_rows(100, 9, 2, seed=0)
     A = np.cov(X.T, bias=True)

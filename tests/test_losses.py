@@ -103,6 +103,21 @@ def test_exclude_with_patience_gives_a_worker_that_long(problem, away, excluded)
     assert projection_distance(result.vectors, without(problem, *excluded).leading(2)) <= 1e-6
 
 
+@pytest.mark.parametrize("how", [grassia.GrassiaError, KeyboardInterrupt])
+def test_a_run_that_is_ended_while_it_opens_what_is_left_has_no_answer(problem, how):
+    """A callback that ends it must not look like Ctrl-C, which ends the program as well."""
+
+    def end(progress):
+        left_out = any(event.kind == "left out" for event in progress.history.events)
+        if left_out and how is KeyboardInterrupt:
+            raise KeyboardInterrupt
+        return left_out
+
+    backend = Simulated(max_restarts=0, faults="crash:3@0")
+    with pytest.raises(how, match=None if how is KeyboardInterrupt else "ended .INTERRUPTED. before every"):
+        solve(problem, backend, on_loss="exclude", callbacks=end)
+
+
 def test_a_component_that_fails_again_and_again_is_excluded_too(problem):
     faults = "error:1@" + ",".join(map(str, range(4, 40)))
     with pytest.warns(grassia.ExclusionWarning):

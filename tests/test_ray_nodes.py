@@ -167,6 +167,22 @@ def test_a_worker_that_stays_waits_for_its_node(nodes, engine, tmp_path):
     assert (reply.scalars["node"], reply.scalars["seen"]) == (again, 1)
 
 
+def test_a_kept_worker_may_stay_elsewhere_when_its_node_was_lost_between_two_runs(nodes, engine):
+    there = nodes.add(ELSEWHERE)
+    with engine(4, scheduling_strategy="SPREAD") as backend:
+        backend.stays = True
+        post = Post(backend, loaders(4))
+        assert there in {post.ask(i, WHERE).scalars["node"] for i in range(4)}
+        backend.release()
+        nodes.kill(ELSEWHERE)
+        post = Post(backend, loaders(4))
+        for i in range(4):
+            post.send(i, WHERE)
+        found = post.gather(4)
+        assert {reply.scalars["seen"] for reply in found} == {1}
+        assert there not in {reply.scalars["node"] for reply in found}
+
+
 def test_an_actor_that_does_not_come_up_is_asked_for_again_elsewhere(nodes, engine, monkeypatch):
     """Ray goes on asking a node that hangs until it has missed its heartbeats, half a minute later."""
     monkeypatch.setattr("grassia.backends.ray_actor.OVERDUE_SECONDS", 1.0)

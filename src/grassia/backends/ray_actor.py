@@ -121,9 +121,14 @@ class Seat:
             self._wait_for(self._actor.ready.remote())
 
     @property
+    def kept(self) -> bool:
+        """Whether the actor is from an earlier run."""
+        return self._begun is not None
+
+    @property
     def ran(self) -> bool:
         """Whether the actor, which is dead, has lived in this run."""
-        if self._begun is None:
+        if not self.kept:
             return self.node is not None
         try:
             self._place.engine.ray.get(self._begun, timeout=0)
@@ -330,10 +335,12 @@ class Place:
         if ran:
             return self.lose(reason, avoid=avoid)
         # It never ran: nothing is lost but time, and what waits for it waits for the next one.
+        if seat.kept:
+            self.home = None  # where it was in another run does not matter
         self._losses += 1
         if self._losses > self.engine.max_restarts:
             return [self._given_up(reason)]
-        self.first = Seat(self, self._hired(avoid=self.target), {})
+        self.first = Seat(self, self._hired(avoid=avoid or self.target), {})
         self.first.queue = deque(asked)
         return []
 
