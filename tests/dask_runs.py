@@ -37,6 +37,10 @@ def stall(component, cache, query):
     at_home = os.getpid() == query.options["pid"]
     if at_home:
         Path(str(query.options["begun"])).touch()
+    elif query.options.get("others") == "fail":
+        raise ArithmeticError("no copy can do it")
+    elif query.options.get("others") == "die":
+        os._exit(1)
     until = query.options["here" if at_home else "elsewhere"]
     while until and not os.path.exists(str(until)):
         time.sleep(0.01)
@@ -103,13 +107,13 @@ def kinds(messages):
     return [type(message) for message in messages]
 
 
-def held(post, tmp_path, here="here", elsewhere="elsewhere", begun="begun"):
+def held(post, tmp_path, here="here", elsewhere="elsewhere", begun="begun", **more):
     """A task that component 0's worker is out with, and that worker's process id."""
     pid = post.ask(0, WHERE).scalars["pid"]
     files = {
         "here": str(tmp_path / here) if here else "",
         "elsewhere": str(tmp_path / elsewhere) if elsewhere else "",
     }
-    task = post.send(0, STALL, pid=pid, begun=str(tmp_path / begun), **files)
+    task = post.send(0, STALL, pid=pid, begun=str(tmp_path / begun), **files, **more)
     assert eventually((tmp_path / begun).exists)
     return task, pid

@@ -28,6 +28,10 @@ def hold_first(component, cache, query):
     try:
         os.close(os.open(os.path.join(folder, f"held-{query.options['once']}"), os.O_CREAT | os.O_EXCL))
     except FileExistsError:
+        if query.options.get("others") == "fail":
+            raise ArithmeticError("no copy can do it") from None
+        if query.options.get("others") == "die":
+            os._exit(1)
         return count_and_place(component, cache, query)
     while not os.path.exists(os.path.join(folder, "go")):
         time.sleep(0.01)

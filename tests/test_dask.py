@@ -18,11 +18,11 @@ import pytest
 import grassia
 from backend_tasks import Post, loaders, problem, sine
 from conftest import eventually
-from dask_runs import WHERE, full_client, held, two_places
+from dask_runs import WHERE, full_client, held, kinds, two_places
 from grassia.backends.dask import Dask
 from grassia.data import OperatorLoader
 from grassia.losses import LossPolicy
-from grassia.messages import Lost, Restored
+from grassia.messages import Failure, Lost, Restored
 
 pytest.importorskip("distributed")
 
@@ -124,6 +124,25 @@ def test_a_copy_that_fails_does_not_count(client, tmp_path):
         assert backend.receive(1.0) == []
         (tmp_path / "here").touch()
         assert post.gather(1)[0].scalars["pid"] == pid
+
+
+@pytest.mark.parametrize(("others", "heard"), [("fail", [Failure]), ("die", [Lost, Restored])])
+def test_what_no_copy_can_do_does_not_wait_for_the_worker_for_ever(post, tmp_path, others, heard):
+    """As when a worker hangs at a task that fails: the server must hear of it to ask something else."""
+    task, pid = held(post, tmp_path, others=others)
+    assert post.backend.hasten(task.id, 0, {})
+    assert eventually(lambda: post.backend.receive(0.05) == [] and post.backend._places[0].copy is None)
+    assert eventually(lambda: post.backend.receive(0.05) == [] and post.backend.hasten(task.id, 0, {}))
+    messages = post.gather(len(heard))
+    assert kinds(messages) == heard
+    again = post.send(0, WHERE)
+    if heard == [Failure]:
+        assert messages[0].task == task.id
+        assert post.backend.hasten(again.id, 0, {})
+    reply = post.gather(1)[0]
+    assert (reply.task, reply.scalars["pid"] == pid) == (again.id, False)
+    (tmp_path / "here").touch()
+    assert post.backend.receive(0.3) == []
 
 
 def test_a_task_taken_back_is_dropped_by_worker_and_copy(client):

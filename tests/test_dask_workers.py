@@ -236,6 +236,27 @@ def test_a_worker_that_comes_gets_its_share_of_the_places(elastic):
         assert backend.receive(1.0) == []
 
 
+def test_nothing_moves_for_the_sake_of_a_worker_that_hangs(elastic, tmp_path):
+    """It has no places, so the others have more; but nobody would go there."""
+    made, client = elastic(2)
+    with Dask(client=client) as backend:
+        post = Post(backend, loaders(4))
+        homes = [post.ask(i, WHERE).scalars["address"] for i in range(4)]
+        task, _ = held(post, tmp_path, elsewhere="")
+        assert backend.hasten(task.id, 0, {})
+        assert post.gather(1)[0].moved
+        for i in (i for i in (1, 2, 3) if homes[i] == homes[0]):
+            task = post.send(i, WHERE)  # it cannot answer either
+            assert backend.hasten(task.id, i, {})
+            assert post.gather(1)[0].moved
+        made.scale(3)
+        messages = gathered(backend, Restored, 2)
+        assert kinds(messages) == [Lost, Restored] * 2
+        assert not any(homes[0] in message.reason for message in messages[::2])
+        assert backend.receive(2.0) == []
+        assert homes[0] not in {post.ask(i, WHERE).scalars["address"] for i in range(4)}
+
+
 def test_an_adaptive_cluster_provides_a_worker_and_keeps_it_while_it_is_in_use():
     with cluster(0) as (made, client):
         made.adapt(minimum=0, maximum=2, interval="100ms", wait_count=2)

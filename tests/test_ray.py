@@ -20,7 +20,7 @@ from conftest import eventually, ray_cluster
 from grassia.backends import get
 from grassia.data import CallableLoader
 from grassia.errors import InvalidInput
-from grassia.messages import Lost, Restored, checksum
+from grassia.messages import Failure, Lost, Restored, checksum
 from ray_runs import KILL, WHERE, engines, held, kinds, leading, rows
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(120)]
@@ -157,6 +157,26 @@ def test_a_copy_that_cannot_open_the_data_says_nothing(engine, tmp_path):
     (tmp_path / "go").touch()
     reply = post.gather(1)[0]
     assert (reply.task, reply.moved) == (task.id, False)
+
+
+@pytest.mark.parametrize(("others", "heard"), [("fail", [Failure]), ("die", [Lost, Restored])])
+def test_what_no_copy_can_do_does_not_wait_for_the_worker_for_ever(engine, tmp_path, others, heard):
+    """As when a worker hangs at a task that fails: the server must hear of it to ask something else."""
+    post = Post(engine(1), loaders(1))
+    post.ask(0, WHERE)
+    task = held(post, tmp_path, others=others)
+    assert post.backend.hasten(task.id, 0, {})
+    assert eventually(lambda: post.backend.receive(0.05) == [] and post.backend._places[0].second is None)
+    assert post.backend.hasten(task.id, 0, {})
+    messages = post.gather(len(heard))
+    assert kinds(messages) == heard
+    again = post.send(0, WHERE)
+    if heard == [Failure]:
+        assert messages[0].task == task.id
+        assert post.backend.hasten(again.id, 0, {})
+    assert post.gather(1)[0].task == again.id
+    (tmp_path / "go").touch()
+    assert post.backend.receive(0.2) == []
 
 
 def test_a_run_does_not_wait_for_a_worker_that_is_stuck(engine, tmp_path):

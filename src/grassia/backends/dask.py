@@ -242,8 +242,7 @@ class Dask(Backend):
     def _copy_answered(self, place: Place, outcome: list[Message]) -> list[Message]:
         """The copy was first, if it has an answer; to fail or to be taken back is none."""
         if not outcome or any(isinstance(message, Failure) for message in outcome):
-            self._end_copy(place)
-            return [] if place.home is not None else self._lose(place, place.orphaned)
+            return self._copy_failed(place, outcome)
         assert place.copy is not None
         assert place.copied is not None
         if place.home is not None:
@@ -253,6 +252,17 @@ class Dask(Backend):
         self._dispatch(place)
         return [replace(one, moved=True) if isinstance(one, Reply) else one for one in outcome]
 
+    def _copy_failed(self, place: Place, outcome: list[Message]) -> list[Message]:
+        number = -1 if place.copied is None else place.copied.id
+        self._end_copy(place)
+        if place.home is None:
+            return self._lose(place, place.orphaned)
+        if not place.setbacks.failed(outcome):
+            return []
+        for seat in place.drop(number):
+            self._speak.drop(seat, number)
+        return outcome
+
     def _end_copy(self, place: Place) -> None:
         if place.copy is not None:
             self._abandon(place.copy)
@@ -261,8 +271,11 @@ class Dask(Backend):
     def _died(self, place: Place, seat: Seat, reason: str) -> list[Message]:
         """A seat is no more. As long as there is a second one, nothing is lost."""
         if seat is place.copy:
+            number = -1 if place.copied is None else place.copied.id
             self._end_copy(place)
-            return [] if place.home is not None else self._lose(place, place.orphaned)
+            if place.home is None:
+                return self._lose(place, place.orphaned)
+            return self._lose(place, reason) if place.setbacks.died(number) else []
         if place.copy is None:
             return self._lose(place, reason)
         self._abandon(seat)
@@ -339,7 +352,10 @@ class Dask(Backend):
     def _spread(self) -> list[Message]:
         """Idle places go to workers that have come, where others have two more than those."""
         messages: list[Message] = []
-        crowd, usable = self._crowd(), self._cluster.usable
+        crowd, stuck = self._crowd(), self._stuck
+        usable = [address for address in self._cluster.usable if address not in stuck]
+        if not usable:
+            return messages
         moving = [place for place in self._places if not place.rooted]
         for place in moving:
             fewest = min(usable, key=lambda address: crowd[address])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from grassia.backends.dask_link import Seat
+from grassia.backends.setbacks import Setbacks
 from grassia.messages import Task
 
 __all__ = ["Place"]
@@ -40,6 +41,7 @@ class Place:
         self.copied: Task | None = None
         self.orphaned = ""  # how the worker was lost of which only the copy is left
         self.losses = 0
+        self.setbacks = Setbacks()
         self.gone = False  # for good
         self.name = self.host = ""  # of the worker it was on last
         self.left: str | None = None

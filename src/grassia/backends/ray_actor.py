@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from grassia.backends.ray_wire import answer_in, answer_of, cut, joined, pieces_for, size_of
+from grassia.backends.setbacks import Setbacks
 from grassia.backends.station import Station
 from grassia.data.formats.ray import in_short, receiving
 from grassia.messages import Failure, Lost, Message, Reply, Restored, Task
@@ -227,6 +228,7 @@ class Place:
         self.gone = False
         self.down = False  # lost, and not restored yet
         self._losses = 0
+        self._setbacks = Setbacks()
         self._overdue = OVERDUE_SECONDS
         self._mourned = ""  # why the first seat died while the second went on
         self.first: Seat | None = Seat(self, self._hired(), {})
@@ -290,7 +292,12 @@ class Place:
         failed = any(isinstance(message, Failure) for message in messages)
         if failed and self.first is not None:
             self._end_second()  # it may not find the data where it is; the worker does
-            return []
+            if not self._setbacks.failed(messages):
+                return []
+            for message in messages:
+                if isinstance(message, Failure):
+                    self.first.drop(message.task)
+            return messages
         self._promote(seat)
         if failed:
             # That the caches are empty cannot be said with a failure; asked again it will fail again.
@@ -327,7 +334,10 @@ class Place:
         seat.end()
         if seat is self.second:
             self.second = None
-            return [] if self.first is not None else self.lose(self._mourned, avoid=avoid)
+            if self.first is None:
+                return self.lose(self._mourned, avoid=avoid)
+            of_it = ran and bool(asked) and self._setbacks.died(asked[0][0].id)
+            return self.lose(reason, avoid=avoid) if of_it else []
         if self.second is not None:
             self.first, self._mourned = None, reason
             log.info("%s; its copy goes on", reason)
