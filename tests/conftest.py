@@ -38,6 +38,8 @@ DASK_WORKERS = 4
 def dask_client() -> Any:
     """The same."""
     distributed = pytest.importorskip("distributed")
+    # Else a worker that was killed twice within 15 s may be closed for good as it comes back.
+    importlib.import_module("dask.config").set({"distributed.deploy.lost-worker-timeout": "1 hour"})
     cluster = distributed.LocalCluster(n_workers=DASK_WORKERS, threads_per_worker=1, dashboard_address=None)
     client = distributed.Client(cluster)
     atexit.register(cluster.close)

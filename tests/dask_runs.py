@@ -107,13 +107,13 @@ def kinds(messages):
     return [type(message) for message in messages]
 
 
-def held(post, tmp_path, here="here", elsewhere="elsewhere", begun="begun", **more):
-    """A task that component 0's worker is out with, and that worker's process id."""
-    pid = post.ask(0, WHERE).scalars["pid"]
+def held(post, tmp_path, here="here", elsewhere="elsewhere", begun="begun", component=0, **more):
+    """A task that a component's worker is out with, and that worker's process id."""
+    pid = post.ask(component, WHERE).scalars["pid"]
     files = {
         "here": str(tmp_path / here) if here else "",
         "elsewhere": str(tmp_path / elsewhere) if elsewhere else "",
     }
-    task = post.send(0, STALL, pid=pid, begun=str(tmp_path / begun), **files, **more)
+    task = post.send(component, STALL, pid=pid, begun=str(tmp_path / begun), **files, **more)
     assert eventually((tmp_path / begun).exists)
     return task, pid

@@ -22,7 +22,7 @@ from dask_runs import WHERE, full_client, held, kinds, two_places
 from grassia.backends.dask import Dask
 from grassia.data import OperatorLoader
 from grassia.losses import LossPolicy
-from grassia.messages import Failure, Lost, Restored
+from grassia.messages import Failure, Lost, Reply, Restored
 
 pytest.importorskip("distributed")
 
@@ -142,7 +142,8 @@ def test_what_no_copy_can_do_does_not_wait_for_the_worker_for_ever(post, tmp_pat
     reply = post.gather(1)[0]
     assert (reply.task, reply.scalars["pid"] == pid) == (again.id, False)
     (tmp_path / "here").touch()
-    assert post.backend.receive(0.3) == []
+    # Those that died come back, and places may move to them; but the task is done with.
+    assert not any(isinstance(message, Reply | Failure) for message in post.backend.receive(0.3))
 
 
 def test_a_task_taken_back_is_dropped_by_worker_and_copy(client):

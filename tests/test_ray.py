@@ -18,9 +18,13 @@ import grassia
 from backend_tasks import Post, loaders, matrices, sine
 from conftest import eventually, ray_cluster
 from grassia.backends import get
+from grassia.backends.ray_actor import Actor
+from grassia.backends.ray_wire import answer_of, cut
+from grassia.backends.station import pack
 from grassia.data import CallableLoader
 from grassia.errors import InvalidInput
-from grassia.messages import Failure, Lost, Restored, checksum
+from grassia.faults import Injector
+from grassia.messages import Failure, Lost, Query, Restored, Task, checksum
 from ray_runs import KILL, WHERE, engines, held, kinds, leading, rows
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(120)]
@@ -281,6 +285,21 @@ def test_a_kept_actor_that_dies_of_its_first_task_is_lost(engine):
         post.send(0, KILL)
         assert kinds(post.gather(2)) == [Lost, Restored]
         assert post.ask(0, WHERE).scalars["seen"] == 1
+
+
+def test_what_is_taken_back_is_a_task_of_its_own_run():
+    """The word may be late, or early; tasks of different runs have the same numbers."""
+    luggage = pack(dict(enumerate(loaders(1))), Injector())
+    actor = Actor(luggage, [], 1)
+    actor.drop(2, 2)  # early
+    actor.rest()
+    actor.begin(luggage, [], 1)
+    actor.drop(1, 1)  # late
+    actor.drop(3, 2)
+    query = Query("apply", {"block": np.eye(4)})
+    tasks = [Task(number, 0, 0, number, query) for number in (1, 2, 3, 4)]
+    answers = [answer_of([actor.answer(*cut((task, [], 1)))]) for task in tasks]
+    assert [[message.task for message in answer] for answer in answers] == [[1], [], [], [4]]
 
 
 def test_a_worker_is_restored_only_once_there_is_room_for_it(engine):

@@ -333,7 +333,7 @@ class Ray(Backend):
         given = place.luggage, place.references, self.blas_threads
         if self._resting and anywhere:
             found = self._resting.pop()
-            return replace(found, begun=found.actor.begin.remote(*given))
+            return replace(found, begun=found.actor.begin.remote(*given), stint=found.stint + 1)
         return Hired(self._kind.options(**options).remote(*given))
 
     def _preferring(self, node: str) -> Any:

@@ -7,6 +7,7 @@ of some components: the seat that holds them, and now and then a second one that
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,12 +33,21 @@ class Actor:
     """What runs in the actor; `drop` has a thread of its own, and is heard while `answer` works."""
 
     def __init__(self, luggage: bytes, references: Sequence[Any], blas_threads: int) -> None:
+        self._lock = threading.Lock()
+        self._station: Station | None = None
+        self._stint = 0  # the how manieth run this is
+        self._early: set[int] = set()  # dropped before their run began here
         self.begin(luggage, references, blas_threads)
 
     def begin(self, luggage: bytes, references: Sequence[Any], blas_threads: int) -> None:
         """Take the components of a run."""
         with receiving(references):
-            self._station: Station | None = Station(luggage, blas_threads)
+            station = Station(luggage, blas_threads)
+        with self._lock:
+            self._station, self._stint = station, self._stint + 1
+            early, self._early = self._early, set()
+        for number in early:
+            station.drop(number)
 
     def rest(self) -> None:
         """The run is over: hold nothing until the next one begins."""
@@ -55,9 +65,13 @@ class Actor:
         assert self._station is not None
         return answer_in(count, self._station.answer(task, arrays))
 
-    def drop(self, number: int) -> None:
-        if self._station is not None:
-            self._station.drop(number)
+    def drop(self, number: int, stint: int) -> None:
+        """A task of a run is not wanted any more; it may be heard when that run is over, or not begun yet."""
+        with self._lock:
+            if stint > self._stint:
+                self._early.add(number)
+            elif stint == self._stint and self._station is not None:
+                self._station.drop(number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +85,14 @@ class Hired:
         Where it runs, of one that was up before: it is sent tasks at once.
     begun : object reference, optional
         Of such a one: the call that it began with.
+    stint : int
+        The how manieth run of the actor this is.
     """
 
     actor: Any
     node: str | None = None
     begun: Any = None
+    stint: int = 1
 
 
 class Engine(Protocol):
@@ -109,7 +126,7 @@ class Seat:
     def __init__(self, place: Place, hired: Hired, told: Mapping[str, Any]) -> None:
         self._place, self._actor, self.told = place, hired.actor, dict(told)
         self.node = hired.node  # where it runs, once it is up
-        self._begun = hired.begun
+        self._begun, self._stint = hired.begun, hired.stint
         self.spare = False  # hired to stand in for another, perhaps with less
         self.asked = time.monotonic()
         self.queue: deque[Posted] = deque()
@@ -153,7 +170,7 @@ class Seat:
         self.queue = deque(one for one in self.queue if one[0].id != number)
         if self.current is not None and self.current[0].id == number:
             self._dropped = True
-            self._actor.drop.options(concurrency_group="ears").remote(number)
+            self._actor.drop.options(concurrency_group="ears").remote(number, self._stint)
 
     @property
     def wanted(self) -> list[Posted]:
@@ -201,7 +218,7 @@ class Seat:
         actor = self._actor
         self._forget()
         actor.rest.remote()
-        return Hired(actor, self.node)
+        return Hired(actor, self.node, stint=self._stint)
 
     def _forget(self) -> None:
         self._place.engine.waited.pop(self._call, None)
