@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -26,6 +27,7 @@ from grassia.messages import Lost, Restored
 from grassia.result import Status
 
 distributed = pytest.importorskip("distributed")
+psutil = pytest.importorskip("psutil")  # which distributed needs
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(120)]
 
@@ -303,7 +305,62 @@ def test_workers_that_the_program_cannot_reach_are_called_through_the_scheduler(
         post.send(1, WHERE)
         assert kinds(post.gather(2)) == [Lost, Restored]
         assert post.ask(1, WHERE).scalars["pid"] != second.scalars["pid"]
-        assert backend._link._pool.open == 0
+        assert backend._link.lines._pool.open == 0
+
+
+# -------------------------------------------------------------------------- from run to run
+
+
+def connections_to(address):
+    """How many this process has to a worker."""
+    host, _, port = address.rpartition("/")[2].rpartition(":")
+    open_ones = psutil.Process().net_connections("tcp")
+    return sum(one.status == "ESTABLISHED" and one.raddr == (host, int(port)) for one in open_ones)
+
+
+def test_connections_are_kept_inside_a_block_and_no_longer(elastic):
+    _, client = elastic(1)
+    (address,) = client.scheduler_info(n_workers=-1)["workers"]
+    before = connections_to(address)  # the scheduler lives in this process, too
+    with Dask(client=client) as backend:
+        for _ in range(2):
+            assert Post(backend, loaders(1)).ask(0, WHERE).scalars["seen"] == 1
+            backend.release()
+            assert connections_to(address) == before + 1
+    assert eventually(lambda: connections_to(address) == before)
+
+
+def test_connections_of_one_client_are_not_those_of_the_next(client):
+    with Dask() as backend:
+        for _ in range(2):
+            with distributed.Client(client.cluster, set_as_default=True) as another:
+                assert Post(backend, loaders(1)).ask(0, WHERE).scalars["seen"] == 1
+                assert backend._link.lines.client is another
+                backend.release()
+
+
+def test_a_worker_that_was_started_anew_at_the_same_address_serves_the_next_run(elastic):
+    made, client = elastic(0)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address, pids, process = f"tcp://127.0.0.1:{port}", [], None
+    try:
+        with Dask(client=client) as backend:
+            for _ in range(2):
+                ended(process)
+                assert eventually(lambda: not client.scheduler_info(n_workers=-1)["workers"])
+                process = worker_process(
+                    made.scheduler_address, "--host", "127.0.0.1", "--worker-port", str(port)
+                )
+                assert eventually(lambda: address in client.scheduler_info(n_workers=-1)["workers"])
+                found = Post(backend, loaders(1)).ask(0, WHERE).scalars
+                pids.append(found["pid"])
+                assert (found["address"], found["seen"]) == (address, 1)
+                backend.release()
+    finally:
+        ended(process)
+    assert len(set(pids)) == 2
 
 
 # ------------------------------------------------------------------------------ real processes

@@ -6,6 +6,7 @@ import functools
 
 import numpy as np
 import pytest
+from scipy.sparse.linalg import LinearOperator
 
 import grassia
 from grassia.backends import Processes, Serial, Simulated, Threads
@@ -112,6 +113,52 @@ def test_the_answer_is_that_of_dense_eigh(backend, noise, table):
     )
     assert result.converged
     assert geodesic_distance(result.vectors, problem.leading(3)) <= 3e-8
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [Serial, Simulated, lambda: Simulated(UNEVEN), lambda: Simulated(LogNormal(), seed=2)],
+    ids=["serial", "equal", "uneven", "lognormal"],
+)
+def test_the_residual_it_tells_is_not_far_below_the_true_one(backend):
+    """Also after a certificate was refused, when all products are of one iterate."""
+    problem = heterogeneous(n=7, d=30, k=3, seed=3)
+    told = []
+
+    def watch(progress):
+        W = progress.vectors
+        if progress.phase == "solving" and np.isfinite(progress.residual):
+            told.append((progress.residual, np.linalg.norm(problem.A @ W - W @ (W.T @ problem.A @ W))))
+
+    result = grassia.eigenspace(
+        problem.components,
+        3,
+        weights=problem.weights,
+        solver=Power(),
+        backend=backend(),
+        tol=1e-8,
+        rng=0,
+        callbacks=watch,
+    )
+    assert result.converged
+    assert all(residual >= 0.3 * true for residual, true in told)
+
+
+def test_no_component_multiplies_an_iterate_twice():
+    """What was computed for a certificate that was refused moves the iterate."""
+    values = np.r_[90.0, 40.0, 9.0, np.full(17, 6.0)]  # a small gap: the first certificate is refused
+    X = np.random.default_rng(0).standard_normal((300, 20)) * np.sqrt(values)
+    seen, parts = [], []
+    for i, rows in enumerate(np.split(X, 3)):
+
+        def multiply(V, i=i, rows=rows):
+            seen.append((i, V[:, :3].tobytes()))
+            return rows.T @ (rows @ V) / len(rows)
+
+        parts.append(LinearOperator((20, 20), matvec=multiply, matmat=multiply, dtype=float))
+    result = grassia.eigenspace(parts, 3, solver=Power(shift=0.0), backend=Simulated(), tol=1e-9, rng=0)
+    assert "certificate refused" in [event.kind for event in result.history.events]
+    assert len(set(seen)) == len(seen)
 
 
 @pytest.mark.parametrize("order", ["cyclic", "shuffled", "random"])

@@ -21,7 +21,7 @@ from grassia._checks import require_count
 from grassia._optional import require
 from grassia.backends.base import Backend, Faults, deal
 from grassia.backends.dask_cluster import Cluster
-from grassia.backends.dask_link import Answered, Known, Link, News, Seat
+from grassia.backends.dask_link import Answered, Known, Lines, Link, News, Seat
 from grassia.backends.dask_place import Place
 from grassia.backends.station import pack
 from grassia.messages import Array, Failure, Lost, Message, Reply, Restored, Task
@@ -39,7 +39,7 @@ class Dask(Backend):
     client : distributed.Client or str, optional
         The client, or a scheduler's address. Default: the current client of the program, if there is one;
         else a cluster of local processes is made, and stopped with the run; or, inside a `with` block, at its
-        end.
+        end. Connections to the workers are kept from run to run in such a block, too.
     workers : int, optional
         Groups of components that are worked on at once. Default: one for each component.
     blas_threads : int, optional
@@ -74,6 +74,7 @@ class Dask(Backend):
         self._given, self._wanted, self._wanted_blas = client, workers, blas_threads
         self._found: Cluster | None = None
         self._local: Any = None  # the cluster that was made, between the runs of a block
+        self._lines: Lines | None = None  # connections that were made, likewise
         self._run = ""
         self._link: Link | None = None
         self._mail: queue.SimpleQueue[Answered | News | None] = queue.SimpleQueue()
@@ -95,7 +96,7 @@ class Dask(Backend):
         self._run, self._mail = secrets.token_hex(8), queue.SimpleQueue()
         local, self._local = self._local, None
         cluster = self._found = Cluster(self._given, len(self.groups), self.patience, local)
-        self._link = Link(cluster.client, self._run, self._mail)
+        self._link = Link(self._lines_to(cluster.client), self._run, self._mail)
         try:
             self._link.open()
             cluster.wait(self._mail)
@@ -113,6 +114,15 @@ class Dask(Backend):
             self._places.append(place)
             self._settle(place, home)
         self._server = ServerThreads(1)
+
+    def _lines_to(self, client: Any) -> Lines:
+        """Those of the run before, if that had the same client."""
+        lines, self._lines = self._lines, None
+        if lines is not None and lines.client is client:
+            return lines
+        if lines is not None:
+            lines.hang_up()
+        return Lines(client)
 
     def send(self, task: Task) -> None:
         place = self._owner[task.component]
@@ -137,6 +147,9 @@ class Dask(Backend):
 
     def close(self) -> None:
         self._end(keep=False)
+        if self._lines is not None:
+            self._lines.hang_up()
+            self._lines = None
         if self._local is not None:
             self._local.close()
             self._local = None
@@ -148,8 +161,10 @@ class Dask(Backend):
         link, self._link = self._link, None
         self._places = []
         seats = {*self._seated, *self._abandoned}
-        if link is not None:
-            link.close(seat.address for seat in seats)
+        if link is not None and self._found is not None:
+            lasting = keep and not self._found.own  # a client that was made for the run ends with it
+            link.close((seat.address for seat in seats), keep=lasting)
+            self._lines = link.lines if lasting else None
         if self._found is not None:
             self._local = self._found.close(keep)
         self._found, self._uneven, self._notices = None, False, []

@@ -58,7 +58,7 @@ class Cluster:
         self._anchors: dict[str, Any] = {}
         self._distributed: Any = require("distributed", "dask")
         self._local: Any = local
-        self._own = False
+        self.own = False
         self.client = self._connect(given, places)
         if getattr(self.client, "asynchronous", False):
             raise InvalidInput("the Dask client must not be asynchronous; make one with asynchronous=False.")
@@ -73,7 +73,7 @@ class Cluster:
             with suppress(ValueError):  # there is no current client
                 return self._distributed.get_client()
             given = self._local = _local_cluster(self._distributed, min(places, MOST_PROCESSES), self._local)
-        self._own = True
+        self.own = True
         return kind(given, set_as_default=False)
 
     def close(self, keep: bool = False) -> Any:
@@ -82,7 +82,7 @@ class Cluster:
             for future in self._anchors.values():
                 future.release()
         self._anchors.clear()
-        if self._own:
+        if self.own:
             with suppress(Exception):
                 self.client.close()
         if self._local is not None and not keep:

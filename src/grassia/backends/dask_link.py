@@ -11,9 +11,10 @@ import inspect
 import itertools
 import pickle
 import queue
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Container, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from grassia.backends import dask_worker
@@ -25,7 +26,7 @@ CLOSE_SECONDS = 2.0
 MOST_CONNECTIONS = 10_000
 TROUBLES = 3  # how often in a row a connection may break to a worker that the scheduler says is there
 
-__all__ = ["Answered", "Known", "Link", "News", "Seat"]
+__all__ = ["Answered", "Known", "Lines", "Link", "News", "Seat"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,30 +71,124 @@ class Gone(Exception):
     """The worker is not there any more."""
 
 
+class Lines:
+    """Connections to the workers of a cluster, which one run after the other may use.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    """
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+        self.loop: asyncio.AbstractEventLoop = client.loop.asyncio_loop
+        self._pool: Any = None
+        self._prepared: dict[str, asyncio.Task[None]] = {}
+        self._ways: dict[str, bool] = {}  # whether a worker is called directly
+        self._direct = client.direct_to_workers is not False  # as the user says, or as it turns out
+
+    async def open(self) -> None:
+        """Before the first call."""
+        if self._pool is not None:
+            return
+        from distributed.core import ConnectionPool
+
+        client = self.client
+        self._pool = ConnectionPool(
+            limit=MOST_CONNECTIONS,
+            serializers=getattr(client, "_serializers", None),
+            deserializers=getattr(client, "_deserializers", None),
+            connection_args=client.connection_args,
+            timeout=CALL_SECONDS,
+        )
+        await self._pool.start()
+
+    async def ready(self, address: str) -> None:
+        """Once for each worker: it must know our calls."""
+        if address not in self._prepared:
+            self._prepared[address] = self.loop.create_task(self._prepare(address))
+        await asyncio.shield(self._prepared[address])
+
+    def doubt(self, address: str) -> None:
+        """It may have been started anew, and know them no longer."""
+        self._prepared.pop(address, None)
+
+    def doubt_all_but(self, addresses: Container[str]) -> None:
+        """Those that are not there any more."""
+        for address in [one for one in self._prepared if one not in addresses]:
+            self.doubt(address)
+
+    async def _prepare(self, address: str) -> None:
+        function = pickle.dumps(dask_worker.prepare)
+        ways = [self._direct, not self._direct]
+        for direct in ways:
+            self._ways[address] = direct
+            try:
+                found = await self.call(address, "run", function=function, wait=True)
+            except OSError:
+                if direct is ways[-1] or not await self._registered(address):
+                    raise
+                continue
+            if found["status"] != "OK":
+                raise RuntimeError(_text(found))
+            self._direct = direct  # the other workers are likely to be reached in the same way
+            return
+
+    async def _registered(self, address: str) -> bool:
+        try:
+            return address in await asyncio.wait_for(registered(self.client), CALL_SECONDS)
+        except Exception:  # of whatever kind: the scheduler did not answer
+            return False
+
+    async def call(self, address: str, operation: str, **message: Any) -> Any:
+        """Call a worker: directly, or through the scheduler where it cannot be reached from here."""
+        if self._ways.get(address, self._direct):
+            return await getattr(self._pool(address), operation)(**message)
+        return await self.client.scheduler.proxy(worker=address, msg={"op": operation, **message})
+
+    async def told(self, address: str, operation: str, **message: Any) -> None:
+        """Call a worker that may be gone, or not know of us: then there is nobody to tell."""
+        if address in self._prepared:
+            with suppress(Exception):
+                await asyncio.wait_for(asyncio.shield(self._prepared[address]), CALL_SECONDS)
+                await asyncio.wait_for(self.call(address, operation, **message), CALL_SECONDS)
+
+    def doubt_failures(self) -> None:
+        """What could not be prepared may be another time."""
+        for address, task in list(self._prepared.items()):
+            if task.done() and (task.cancelled() or task.exception() is not None):
+                self.doubt(address)
+
+    async def close(self) -> None:
+        """After the last call."""
+        if self._pool is not None:
+            await asyncio.wait_for(self._pool.close(), CLOSE_SECONDS)
+
+    def hang_up(self) -> None:
+        """The same, called by the server's thread."""
+        with suppress(Exception):  # the client may be gone, and its loop
+            asyncio.run_coroutine_threadsafe(self.close(), self.loop).result(2 * CLOSE_SECONDS)
+
+
 class Link:
     """The conversation of one run with a cluster.
 
     Parameters
     ----------
-    client : distributed.Client
+    lines : Lines
+        To its workers.
     run : str
         Names the run in the workers.
     mail : queue
         Takes what arrives: `Answered` and `News`.
     """
 
-    def __init__(self, client: Any, run: str, mail: queue.SimpleQueue[Answered | News | None]) -> None:
-        self._client, self._run, self._mail = client, run, mail
-        self._loop: asyncio.AbstractEventLoop = client.loop.asyncio_loop
-        self._pool: Any = None
+    def __init__(self, lines: Lines, run: str, mail: queue.SimpleQueue[Answered | News | None]) -> None:
+        self.lines, self._run, self._mail = lines, run, mail
+        self._loop = lines.loop
         self._workers: dict[str, Known] = {}
-        self._prepared: dict[str, asyncio.Task[None]] = {}
         self._under_way: set[asyncio.Task[Any]] = set()
         self._looks, self._latest = itertools.count(1), 0
-        self._ways: dict[str, bool] = {}  # whether a worker is called directly
-        self._direct = client.direct_to_workers is not False  # as the user says, or as it turns out
-        everyone = "n_workers" in inspect.signature(client.scheduler_info).parameters
-        self._everyone = {"n_workers": -1} if everyone else {}
 
     # -- called by the server's thread ----------------------------------------------------------
 
@@ -108,17 +203,17 @@ class Link:
 
     def drop(self, seat: Seat, number: int) -> None:
         """The answer to a task is not wanted any more."""
-        self._start(self._told, seat.address, dask_worker.DROP, {"key": seat.key, "number": number})
+        self._start(partial(self.lines.told, seat.address, dask_worker.DROP, key=seat.key, number=number))
 
     def forget(self, seat: Seat) -> None:
         """Nor anything else of this seat."""
         seat.over = True
-        self._start(self._told, seat.address, dask_worker.FORGET, {"keys": [seat.key]})
+        self._start(partial(self.lines.told, seat.address, dask_worker.FORGET, keys=[seat.key]))
 
-    def close(self, addresses: Iterable[str]) -> None:
-        """Have the run forgotten there, and end all that is under way."""
+    def close(self, addresses: Iterable[str], keep: bool = False) -> None:
+        """Have the run forgotten there, and end all that is under way; `keep` the lines for another run."""
         with suppress(Exception):  # the cluster may be gone, and then there is nothing to forget
-            ended = asyncio.run_coroutine_threadsafe(self._close(set(addresses)), self._loop)
+            ended = asyncio.run_coroutine_threadsafe(self._close(set(addresses), keep), self._loop)
             ended.result(2 * CALL_SECONDS)
 
     def _start(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
@@ -133,17 +228,7 @@ class Link:
         task.add_done_callback(self._under_way.discard)
 
     async def _watch(self) -> None:
-        from distributed.core import ConnectionPool
-
-        client = self._client
-        self._pool = ConnectionPool(
-            limit=MOST_CONNECTIONS,
-            serializers=getattr(client, "_serializers", None),
-            deserializers=getattr(client, "_deserializers", None),
-            connection_args=client.connection_args,
-            timeout=CALL_SECONDS,
-        )
-        await self._pool.start()
+        await self.lines.open()
         while True:
             await self._look()
             await asyncio.sleep(LOOK_SECONDS)
@@ -152,8 +237,7 @@ class Link:
         """Ask the scheduler who is there; False: it does not answer."""
         number = next(self._looks)
         try:
-            asked = self._client.scheduler.identity(**self._everyone)
-            found = (await asyncio.wait_for(asked, CALL_SECONDS))["workers"]
+            found = await asyncio.wait_for(registered(self.lines.client), CALL_SECONDS)
         except Exception:  # of whatever kind: it did not answer
             self._mail.put(News(None))
             return False
@@ -161,8 +245,7 @@ class Link:
             return True  # a later question was answered earlier
         self._latest = number
         workers = {address: _known(what) for address, what in found.items()}
-        for address in self._workers.keys() - workers.keys():
-            self._prepared.pop(address, None)
+        self.lines.doubt_all_but(workers)
         self._workers = workers
         self._mail.put(News(workers))
         return True
@@ -180,10 +263,10 @@ class Link:
     async def _answer(self, seat: Seat, task: Task) -> list[Message] | str:
         for trouble in itertools.count(1):
             try:
-                await self._ready(seat.address)
+                await self.lines.ready(seat.address)
                 if seat.over:
                     raise Gone("it was given up")
-                found = await self._call(
+                found = await self.lines.call(
                     seat.address,
                     dask_worker.ANSWER,
                     key=seat.key,
@@ -196,11 +279,11 @@ class Link:
                     seat.opened = True
                     messages: list[Message] = found["messages"]
                     return messages
-                self._prepared.pop(seat.address, None)
+                self.lines.doubt(seat.address)
                 if seat.opened or trouble > TROUBLES:
                     return f"the Dask worker {seat.address} was started anew"
             except (TimeoutError, OSError) as error:
-                self._prepared.pop(seat.address, None)
+                self.lines.doubt(seat.address)
                 await self._still_there(seat, error)
                 if trouble > TROUBLES:
                     raise
@@ -213,49 +296,24 @@ class Link:
             if seat.over or not await self._look() or seat.address not in self._workers:
                 raise Gone(f"the Dask worker {seat.address} is gone") from error
 
-    async def _ready(self, address: str) -> None:
-        """Once for each worker: it must know our calls."""
-        if address not in self._prepared:
-            self._prepared[address] = self._loop.create_task(self._prepare(address))
-        await asyncio.shield(self._prepared[address])
-
-    async def _prepare(self, address: str) -> None:
-        ways = [self._direct, not self._direct]
-        for direct in ways:
-            try:
-                function = pickle.dumps(dask_worker.prepare)
-                self._ways[address] = direct
-                found = await self._call(address, "run", function=function, wait=True)
-            except OSError:
-                if direct is ways[-1] or not await self._look() or address not in self._workers:
-                    raise
-                continue
-            if found["status"] != "OK":
-                raise RuntimeError(_text(found))
-            self._direct = direct  # the other workers are likely to be reached in the same way
-            return
-
-    async def _call(self, address: str, operation: str, **message: Any) -> Any:
-        """Call a worker: directly, or through the scheduler where it cannot be reached from here."""
-        if self._ways.get(address, self._direct):
-            return await getattr(self._pool(address), operation)(**message)
-        return await self._client.scheduler.proxy(worker=address, msg={"op": operation, **message})
-
-    async def _told(self, address: str, operation: str, message: dict[str, Any]) -> None:
-        # If the worker is gone, or does not know of us, there is nobody to tell.
-        if address in self._prepared:
-            with suppress(Exception):
-                await asyncio.wait_for(asyncio.shield(self._prepared[address]), CALL_SECONDS)
-                await asyncio.wait_for(self._call(address, operation, **message), CALL_SECONDS)
-
-    async def _close(self, addresses: set[str]) -> None:
+    async def _close(self, addresses: set[str], keep: bool) -> None:
         for task in set(self._under_way) - {asyncio.current_task()}:
             task.cancel()
-        told = [self._told(one, dask_worker.FORGET, {"keys": [self._run]}) for one in addresses]
+        told = [self.lines.told(one, dask_worker.FORGET, keys=[self._run]) for one in addresses]
         if told:
             await asyncio.wait([self._loop.create_task(one) for one in told], timeout=CLOSE_SECONDS)
-        if self._pool is not None:
-            await asyncio.wait_for(self._pool.close(), CLOSE_SECONDS)
+        if keep:
+            self.lines.doubt_failures()
+        else:
+            await self.lines.close()
+
+
+async def registered(client: Any) -> dict[str, Any]:
+    """What the scheduler says of its workers; some versions speak of five only unless asked for all."""
+    everyone = "n_workers" in inspect.signature(client.scheduler_info).parameters
+    found = await client.scheduler.identity(**({"n_workers": -1} if everyone else {}))
+    workers: dict[str, Any] = found["workers"]
+    return workers
 
 
 def _known(what: dict[str, Any]) -> Known:

@@ -146,17 +146,10 @@ class Ray(Backend):
         self._wanted = self._request.wanted(share)
         share = self._wanted.get("CPU", 0.0)
         self.blas_threads = threads_for(len(self.groups), self._wanted_blas, each=share)
-        options = {"num_gpus": self._request.num_gpus, "scheduling_strategy": self._request.strategy}
-        self._kind = self.ray.remote(
-            num_cpus=share,
-            max_restarts=0,  # a call to one that Ray is restarting fails; a new one takes it at once
-            max_task_retries=0,
-            concurrency_groups={"ears": 1},
-            **{name: value for name, value in options.items() if value is not None},
-        )(Actor)
         asked = (self._wanted, here)
         if self._rested != asked:  # other actors, or those of a cluster that was left
             self._dismiss()
+            self._kind = self._actor_class(share)
         self._rested = asked
         hopeless = self._request.free and not self._feasible()
         if hopeless and _fixed(self.ray):
@@ -171,6 +164,16 @@ class Ray(Backend):
         self._unborn = list(self._places)
         if hopeless:
             self._wait_for_a_node()
+
+    def _actor_class(self, share: float) -> Any:
+        options = {"num_gpus": self._request.num_gpus, "scheduling_strategy": self._request.strategy}
+        return self.ray.remote(
+            num_cpus=share,
+            max_restarts=0,  # a call to one that Ray is restarting fails; a new one takes it at once
+            max_task_retries=0,
+            concurrency_groups={"ears": 1},
+            **{name: value for name, value in options.items() if value is not None},
+        )(Actor)
 
     def _wait_for_a_node(self) -> None:
         """The actors that wait are what makes an autoscaler start one."""

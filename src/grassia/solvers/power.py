@@ -17,7 +17,7 @@ Converges to the leading eigenspace, linearly, with the ratio of the eigenvalues
 of the slowest worker. No theorem covers every delay; the certificate covers every answer.
 
 Cost of an update: O(dk) for each arrival and O(d k^2) to orthonormalise, whatever n is. Messages: d x k each
-way. Memory of the server: three d x k blocks and a few numbers for each component.
+way. Memory of the server: four d x k blocks and a few numbers for each component.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ class State:
     problem: Problem
     W: Array
     products: Aggregate
+    mark: Array  # the iterate whose residual is told next, once no product is older
+    marked: int = 0  # its version
     version: int = 0
     lowest: Any = None  # per component: estimated smallest eigenvalue
     extra: float = 1.0  # the shift is multiplied by this: raised when it proved too small
@@ -108,7 +110,7 @@ class Power(Solver[State]):
 
     def init(self, problem: Problem, W: Array, prepared: Any) -> State:
         products = Aggregate.empty(problem.weights, W, self.table == "server")
-        return State(problem, W, products, lowest=np.zeros(problem.n))
+        return State(problem, W, products, mark=W, lowest=np.zeros(problem.n))
 
     def round(self, state: State) -> int | None:
         return None if state.products.started else state.products.round
@@ -153,7 +155,8 @@ class Power(Solver[State]):
         return replace(state, products=state.products.swept(component, state.version, product))
 
     def sweep_done(self, state: State, product: Array) -> State:
-        return replace(state, products=state.products.swept_all(product))
+        # The iterate moves by what is known of it now; otherwise everybody would be asked for the same again.
+        return self._move(replace(state, products=state.products.swept_all(product)))
 
     def restart(self, state: State, W: Array) -> State:
         begun = self.init(state.problem, W, None)
@@ -161,6 +164,7 @@ class Power(Solver[State]):
             begun,
             products=replace(begun.products, round=state.products.round + 1),
             version=state.version + 1,
+            marked=state.version + 1,
             extra=2.0 * state.extra,  # maybe the shift was too small, and this the wrong end
         )
 
@@ -168,9 +172,15 @@ class Power(Solver[State]):
 
     def _move(self, state: State) -> State:
         W, Y = state.W, state.Y
-        residual = float(np.linalg.norm(geometry.project(W, Y)))
-        moved = next_basis(Y + self._shift(state) * W, W)
-        return replace(state, W=moved, residual=residual, version=state.version + 1)
+        moved, version = next_basis(Y + self._shift(state) * W, W), state.version + 1
+        # Against the current iterate, which came of this sum but for the last arrivals, the sum shows only
+        # what those have changed. So it is compared with an iterate that no product in it is older than.
+        oldest = int(state.products.heard.min())
+        if oldest >= state.marked:
+            of = W if oldest >= state.version else state.mark
+            residual = float(np.linalg.norm(geometry.project(of, Y)))
+            state = replace(state, residual=residual, mark=moved, marked=version)
+        return replace(state, W=moved, version=version)
 
     def _shift(self, state: State) -> float:
         if not isinstance(self.shift, str):
