@@ -10,7 +10,7 @@ from scipy.sparse.linalg import LinearOperator
 
 import grassia
 from grassia.backends import Processes, Serial, Simulated, Threads
-from grassia.backends.service import Fixed, LogNormal, speeds
+from grassia.backends.service import Fixed, LogNormal, Pareto, speeds
 from grassia.data import as_components
 from grassia.errors import InvalidInput
 from grassia.geometry import geodesic_distance, orthonormality_error
@@ -117,8 +117,8 @@ def test_the_answer_is_that_of_dense_eigh(backend, noise, table):
 
 @pytest.mark.parametrize(
     "backend",
-    [Serial, Simulated, lambda: Simulated(UNEVEN), lambda: Simulated(LogNormal(), seed=2)],
-    ids=["serial", "equal", "uneven", "lognormal"],
+    [Serial, Simulated, lambda: Simulated(UNEVEN)],
+    ids=["serial", "equal", "uneven"],
 )
 def test_the_residual_it_tells_is_not_far_below_the_true_one(backend):
     """Also after a certificate was refused, when all products are of one iterate."""
@@ -142,6 +142,22 @@ def test_the_residual_it_tells_is_not_far_below_the_true_one(backend):
     )
     assert result.converged
     assert all(residual >= 0.3 * true for residual, true in told)
+
+
+def test_it_does_not_wait_for_everybody_to_judge_itself():
+    """With heavy tails somebody is always late; what has come is worth a certificate all the same."""
+    X = gaussian_rows(2000, 20, 3, seed=0)
+    result = grassia.eigenspace(
+        grassia.from_rows(X, 100),
+        3,
+        solver=Power(),
+        backend=Simulated(Pareto(), seed=0),
+        tol=1e-7,
+        rng=0,
+        max_passes=150,
+    )
+    assert result.converged
+    assert geodesic_distance(result.vectors, leading_of_rows(X, 3)) <= 3e-7
 
 
 def test_no_component_multiplies_an_iterate_twice():

@@ -48,8 +48,8 @@ class State:
     problem: Problem
     W: Array
     products: Aggregate
-    mark: Array  # the iterate whose residual is told next, once no product is older
-    marked: int = 0  # its version
+    mark: Array  # the iterate whose residual is told next, after a pass of arrivals
+    arrived: int = 0  # so many since then
     version: int = 0
     lowest: Any = None  # per component: estimated smallest eigenvalue
     extra: float = 1.0  # the shift is multiplied by this: raised when it proved too small
@@ -128,6 +128,7 @@ class Power(Solver[State]):
             if "lowest" in arrival.scalars:
                 lowest = put(lowest, arrival.component, float(arrival.scalars["lowest"] or 0.0))
         state = replace(state, products=products, lowest=lowest)
+        state = replace(state, arrived=state.arrived + len(arrivals))
         if not arrivals or (not products.started and products.awaiting > 0):
             return state
         if not products.started:
@@ -156,7 +157,8 @@ class Power(Solver[State]):
 
     def sweep_done(self, state: State, product: Array) -> State:
         # The iterate moves by what is known of it now; otherwise everybody would be asked for the same again.
-        return self._move(replace(state, products=state.products.swept_all(product)))
+        products, n = state.products.swept_all(product), state.problem.n
+        return self._move(replace(state, products=products, mark=state.W, arrived=n))
 
     def restart(self, state: State, W: Array) -> State:
         begun = self.init(state.problem, W, None)
@@ -164,7 +166,6 @@ class Power(Solver[State]):
             begun,
             products=replace(begun.products, round=state.products.round + 1),
             version=state.version + 1,
-            marked=state.version + 1,
             extra=2.0 * state.extra,  # maybe the shift was too small, and this the wrong end
         )
 
@@ -172,15 +173,13 @@ class Power(Solver[State]):
 
     def _move(self, state: State) -> State:
         W, Y = state.W, state.Y
-        moved, version = next_basis(Y + self._shift(state) * W, W), state.version + 1
-        # Against the current iterate, which came of this sum but for the last arrivals, the sum shows only
-        # what those have changed. So it is compared with an iterate that no product in it is older than.
-        oldest = int(state.products.heard.min())
-        if oldest >= state.marked:
-            of = W if oldest >= state.version else state.mark
-            residual = float(np.linalg.norm(geometry.project(of, Y)))
-            state = replace(state, residual=residual, mark=moved, marked=version)
-        return replace(state, W=moved, version=version)
+        moved = next_basis(Y + self._shift(state) * W, W)
+        # The current iterate came of this sum but for the last arrivals: compared with it the sum shows only
+        # what those have changed. So it is compared with the iterate of a pass ago.
+        if state.arrived >= state.problem.n:
+            residual = float(np.linalg.norm(geometry.project(state.mark, Y)))
+            state = replace(state, residual=residual, mark=moved, arrived=0)
+        return replace(state, W=moved, version=state.version + 1)
 
     def _shift(self, state: State) -> float:
         if not isinstance(self.shift, str):
