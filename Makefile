@@ -27,8 +27,8 @@ lint: $(VENV)/.dev  ## check style and types
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
 
-bench: $(VENV)/.plot  ## run the benchmarks of one machine; engines.py, chaos.py and scale.py take long
-	@for script in $(filter-out %/engines.py %/chaos.py %/scale.py,$(wildcard benchmarks/*.py)); do \
+bench: $(VENV)/.plot  ## run the benchmarks of one machine; engines.py, bare_ray.py, chaos.py and scale.py take long or need Ray
+	@for script in $(filter-out %/engines.py %/bare_ray.py %/chaos.py %/scale.py,$(wildcard benchmarks/*.py)); do \
 	  echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
 
 # Built beside, and put into its place when it is whole: myst-nb leaves what it extracts in the folder above.
